@@ -72,7 +72,12 @@ def assemble(
         layers[-1] = replace(layers[-1], output=1.0)
     tokens, hidden = _hidden(visits, stacked)
     look_up = first.dtype in {torch.int64, torch.int32}
-    if hidden and look_up and first.dim() == 2 and any(c.collectives for v in visits for c in v.calls):
+    if (
+        hidden
+        and look_up
+        and first.dim() == 2
+        and any(c.collectives for v in visits for c in v.calls)
+    ):
         tokens = first.shape[1]  # of which ranks may have parts between their divided modules
     matrices = (p.shape for v in visits for p in v.parameters if len(p.shape) > 1)
     return Model(

@@ -8,7 +8,9 @@ Layers are cut at the longest ``ModuleList`` or ``Sequential`` of repeated block
 stacks of blocks beside it (a decoder's beside an encoder's, a ResNet's four); a plain
 ``Sequential`` gives one layer per child, as DeepSpeed's PipelineModule sees it.
 
-Not modelled: data-dependent control flow, tensor parallelism (nothing is marked as divisible),
+Nothing is marked as divisible: of parameters that are ``DTensor`` a rank's parts are the table's.
+
+Not modelled: data-dependent control flow,
 activation checkpointing inside the module (the plan decides on that).
 """
 
@@ -32,9 +34,9 @@ from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
+from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
-from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.storages import key_of, local_part
 from raysim.tracing.walk import LOSS, Walk
 

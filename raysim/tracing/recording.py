@@ -312,7 +312,11 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         waiting = self._waiting.beside(given, new, self.key)
         node = torch._C._current_autograd_node()  # noqa: SLF001 (as torch.utils.module_tracker does)
         call = self._run_by(_number(node))
-        if not free and operators.is_exchange(func) and (charged := call or self._latest) is not None:
+        if (
+            not free
+            and operators.is_exchange(func)
+            and (charged := call or self._latest) is not None
+        ):
             self._collective(charged, name, args, out)
             return
         if call is None or free:

@@ -1,8 +1,8 @@
 """What real torch exchanges in a step of ``blocks_tp.py``: rank 0 of so many, on the CPU.
 
-A program of its own: ``python tensor_parallel_steps.py WORLD TP`` prints rows of JSON, with a folder
-behind it those of transformers' model of the ``config.json`` there. The group is torch's own fake
-one, which knows ranks and moves nothing.
+A program of its own: ``python tensor_parallel_steps.py WORLD TP`` prints JSON, with a folder behind
+it that of transformers' model of the ``config.json`` there. The group is torch's own fake one,
+which knows ranks and moves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs" / "launched"))
-import blocks_tp  # noqa: E402
+import blocks_tp
 
 NAMES = {
     "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
@@ -89,7 +89,7 @@ def transformers_s(world: int, tp: int, folder: str) -> None:
 def say(exchanged: Exchanged, model: Any) -> None:
     parts = (getattr(p, "_local_tensor", p) for p in model.parameters())
     held = sum(p.numel() for p in parts)
-    print(json.dumps({"held": held, "found": [[*key, n] for key, n in exchanged.found.items()]}))  # noqa: T201
+    print(json.dumps({"held": held, "found": [[*key, n] for key, n in exchanged.found.items()]}))
 
 
 if __name__ == "__main__":

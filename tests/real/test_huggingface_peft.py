@@ -122,6 +122,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_adapters_beside_weights_of_8_bits(in_tmp: Path) -> None:
     """Of which each is a byte; embedding, norms and head are made fp32 by PEFT."""
     (in_tmp / "eight.py").write_text(EIGHT_BITS)

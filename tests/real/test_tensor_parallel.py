@@ -127,7 +127,7 @@ def test_transformers_own_plan_of_tensor_parallelism(
     assert predicted[-1].plan.mesh.tp == 4
     assert predicted[-1].plan.model.num_parameters == held
     monkeypatch.setitem(sys.modules, "transformers.distributed.mixin", None)
-    with pytest.raises(NotEmulatedError, match="tp_plan.*parallelize_module"):
+    with pytest.raises(NotEmulatedError, match=r"tp_plan.*parallelize_module"):
         launched(*words, spec=machines())
 
 
@@ -150,7 +150,7 @@ optimizer.step()
 def test_parameters_over_two_dimensions_are_refused_by_name(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_DIMENSIONS)
-    with pytest.raises(NotEmulatedError, match="several dimensions.*parallelize_module"):
+    with pytest.raises(NotEmulatedError, match=r"several dimensions.*parallelize_module"):
         launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
 
 

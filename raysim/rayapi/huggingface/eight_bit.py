@@ -55,7 +55,8 @@ def check(config: Any) -> Any:
 
 def convert(module: Any, config: Any) -> None:
     """One linear layer."""
-    module.__class__ = _eight_bit(type(module))
+    kind: Any = type(module)
+    module.__class__ = _eight_bit(kind)
     whole = module.weight.data
     module.weight = torch.nn.Parameter(
         torch.empty(whole.shape, dtype=torch.int8, device=whole.device), requires_grad=False

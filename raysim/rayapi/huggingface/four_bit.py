@@ -6,8 +6,8 @@ shapes and computes in ``bnb_4bit_compute_dtype``; that its weight is stored in 
 whole for every product is told to its layer table (``models/four_bit.py``).
 
 8 bits are ``eight_bit``'s. Not modelled: other methods (refused; of a checkpoint that is saved so,
-weights are taken for 16 bits); types that ``bnb_4bit_quant_storage`` names, taken for the other weights'; products in
-fp32, whose weights are made 16 bits wide first.
+weights are taken for 16 bits); types that ``bnb_4bit_quant_storage`` names, taken for the other
+weights'; products in fp32, whose weights are made 16 bits wide first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def asked_for(config: Any) -> Any | None:
             import transformers
 
             config = transformers.BitsAndBytesConfig(**said)
-        return config if bits == 4 else eight_bit.check(config)  # noqa: PLR2004
+        return config if bits == 4 else eight_bit.check(config)
     raise NotEmulatedError(
         f"from_pretrained(quantization_config={type(config).__name__})",
         "BitsAndBytesConfig of 4 or 8 bits, or weights in 16 or 32 bits",

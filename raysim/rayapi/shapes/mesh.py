@@ -41,7 +41,8 @@ def group_of(ranks: Sequence[int], me: int) -> Any:
     """The group of these ranks, as one of them has it."""
     name = f"raysim_{me}_in_{'_'.join(map(str, ranks))}"
     if name not in _GROUPS:
-        group = dist.ProcessGroup(place := ranks.index(me), len(ranks))
+        made: Any = dist.ProcessGroup  # whose other constructors are not typed
+        group = made(place := ranks.index(me), len(ranks))
         nobody = _C.FakeProcessGroup._create_internal(place, len(ranks))  # noqa: SLF001
         group._register_backend(  # noqa: SLF001  (which keeps the name)
             torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, nobody
@@ -64,7 +65,7 @@ def _rank(worker: Any, group: Any = None) -> int:
     return int(worker.context.rank if group is None else group.rank())
 
 
-def _place(worker: Any, group: Any, rank: int) -> int:
+def _place(_worker: Any, group: Any, rank: int) -> int:
     """In a group, of one of all ranks."""
     within = ranks_of(group)
     return rank if within is None else within.index(rank)

@@ -230,8 +230,6 @@ class ShapesMode(TorchFunctionMode):
             return self._holds(args[0])
         if func is _T.__format__ and args[0].is_meta and not args[0].dim():
             return format(self._unknown(args[0], _UNKNOWN[_T.item]), args[1])
-        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
-            return attend(func, *args, **given)
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
@@ -267,6 +265,8 @@ class ShapesMode(TorchFunctionMode):
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
+        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
+            return attend(func, *args, **kwargs)
         remembers = self.tape is None and self.steps.steady and self.counting is None
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:

@@ -5,7 +5,6 @@ import sys
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,6 +17,7 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.nn import functional
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, LAYERS = 1000, 256, 8, 512, 2
 
@@ -26,9 +26,7 @@ class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.heads = HEADS
-        self.wq, self.wk, self.wv, self.wo = (
-            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
-        )
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
 
     def forward(self, x):
         batch, tokens, _ = x.shape
@@ -36,7 +34,7 @@ class Attention(nn.Module):
             linear(x).view(batch, tokens, self.heads, -1).transpose(1, 2)
             for linear in (self.wq, self.wk, self.wv)
         )
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(batch, tokens, -1))
 
 
@@ -47,7 +45,7 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(HIDDEN, WIDTH, bias=False)
 
     def forward(self, x):
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return self.w2(functional.silu(self.w1(x)) * self.w3(x))
 
 
 class Block(nn.Module):
@@ -81,9 +79,7 @@ def parallelized(model, tp):
         model,
         tp,
         {
-            "tok_embeddings": RowwiseParallel(
-                input_layouts=Replicate(), output_layouts=Shard(1)
-            ),
+            "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
             "norm": SequenceParallel(),
             "output": ColwiseParallel(
                 input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
@@ -109,7 +105,7 @@ def parallelized(model, tp):
 
 def step(model, tokens):
     with loss_parallel():
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
     return loss
 
