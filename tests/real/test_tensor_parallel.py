@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from raysim.rayapi.shapes import prediction  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
-from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
+from tests.real.test_launched_scripts import PROGRAMS, cpus, launched  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
 Exchanged = Counter[tuple[str, str, int]]
@@ -152,6 +152,22 @@ def test_parameters_over_two_dimensions_are_refused_by_name(tmp_path: Path) -> N
     script.write_text(TWO_DIMENSIONS)
     with pytest.raises(NotEmulatedError, match=r"several dimensions.*parallelize_module"):
         launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
+
+
+ON_CPUS = """
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+parallelize_module(nn.Linear(4, 4), init_device_mesh("cpu", (2,)), ColwiseParallel())
+"""
+
+
+def test_workers_on_cpus_whose_torch_computes_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "on_cpus.py"
+    script.write_text(ON_CPUS)
+    with pytest.raises(NotEmulatedError, match="parallelize_module on CPU workers"):
+        launched("torchrun", "--nproc-per-node", "2", str(script), spec=cpus())
 
 
 HYBRID = """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import distributed, four_bit
+from raysim.rayapi.huggingface import distributed, eight_bit, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     quantized = saved or four_bit.asked_for(asked)
     if quantized is not None:
         four_bit.convert(model, quantized)
+        if quantized.load_in_8bit:
+            steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
     model = distributed.spread(cls, model, parallel)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
