@@ -14,6 +14,7 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
+from raysim.models.table import FIXED_DTYPE_BYTES  # noqa: E402
 from raysim.rayapi.shapes import prediction  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
@@ -45,11 +46,20 @@ def exchanged(step: prediction.Prediction) -> Exchanged:
     return Counter((o.call.group, o.call.op, o.call.size_bytes) for o in ops if o.call)
 
 
-def real_step(world: int, tp: int, *folder: str) -> tuple[Exchanged, int]:
+def kept_bytes(step: prediction.Prediction) -> float:
+    """For backward, of a micro-batch in fp32; not logits that the script's variable holds."""
+    layers = [layer.body.saved().values() for layer in step.plan.model.layers]
+    saved = [s for body in layers for s in body if not s.returned]
+    widths = {"compute": 4} | FIXED_DTYPE_BYTES
+    return step.plan.micro_batch * sum(s.numel * widths[s.dtype] for s in saved)
+
+
+def real_step(world: int, tp: int, *folder: str) -> tuple[Exchanged, int, int]:
     file = Path(__file__).parent / "tensor_parallel_steps.py"
     (line,) = said_by([sys.executable, str(file), str(world), str(tp), *folder])
     said = json.loads(line)
-    return Counter({(group, op, size): n for group, op, size, n in said["found"]}), said["held"]
+    found = Counter({(group, op, size): n for group, op, size, n in said["found"]})
+    return found, said["held"], said["kept"]
 
 
 @pytest.mark.parametrize(("world", "tp"), [(4, 2), (8, 4), (2, 2)])
@@ -59,11 +69,12 @@ def test_ranks_exchange_what_those_of_real_torch_do(
     lines, report = launched(
         "torchrun", "--nproc-per-node", str(world), "blocks_tp.py", str(tp), spec=machines()
     )
-    real, held = real_step(world, tp)
+    real, held, kept = real_step(world, tp)
     ours = exchanged(predicted[-1])
     if world == tp:  # real torch reduces norms' gradients where the optimizer uses them
         reduced = ours.pop(("tp", "all_reduce", 4 * WIDTH))
         assert reduced == NORMS
+        assert kept_bytes(predicted[-1]) == pytest.approx(kept, abs=64)  # numbers
     assert ours == real
     plan = predicted[-1].plan
     assert (plan.mesh.dp, plan.mesh.tp) == (world // tp, tp)
@@ -122,7 +133,7 @@ def test_transformers_own_plan_of_tensor_parallelism(
     script.write_text(PLANNED)
     words = ["torchrun", "--nproc-per-node", "4", str(script), str(tmp_path)]
     launched(*words, spec=machines())
-    real, held = real_step(4, 4, str(tmp_path))
+    real, held, _ = real_step(4, 4, str(tmp_path))
     assert exchanged(predicted[-1]) == real
     assert predicted[-1].plan.mesh.tp == 4
     assert predicted[-1].plan.model.num_parameters == held
