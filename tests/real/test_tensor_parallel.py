@@ -181,6 +181,44 @@ def test_workers_on_cpus_whose_torch_computes_are_refused(tmp_path: Path) -> Non
         launched("torchrun", "--nproc-per-node", "2", str(script), spec=cpus())
 
 
+GROUPS = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+even = dist.new_group([2, 0])
+pair = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1])
+counted = torch.tensor([10**rank], device="cuda")
+if rank % 2 == 0:  # nobody else takes part
+    dist.all_reduce(counted, group=even)
+told = torch.tensor([rank], device="cuda")
+dist.broadcast(told, src=rank // 2 * 2 + 1, group=pair)
+here = dist.get_world_size(even), dist.get_rank(even)
+print(f"{rank} {int(counted)} {int(told)} {here}")
+if "wrap" in os.environ:
+    DistributedDataParallel(nn.Linear(2, 2).cuda(), process_group=pair)
+"""
+
+
+def test_ranks_of_a_group_meet_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    words = ["torchrun", "--nproc-per-node", "4", str(script)]
+    lines, _ = launched(*words, spec=machines())
+    assert sorted(lines) == [
+        "0 101 1 (2, 0)", "1 10 1 (-1, -1)", "2 101 3 (2, 1)", "3 1000 3 (-1, -1)",
+    ]  # fmt: skip
+    monkeypatch.setenv("wrap", "1")
+    with pytest.raises(NotEmulatedError, match="2 of 4 ranks"):
+        launched(*words, spec=machines())
+
+
 HYBRID = """
 import torch
 from torch import nn
