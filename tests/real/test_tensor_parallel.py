@@ -181,6 +181,28 @@ def test_workers_on_cpus_whose_torch_computes_are_refused(tmp_path: Path) -> Non
         launched("torchrun", "--nproc-per-node", "2", str(script), spec=cpus())
 
 
+@pytest.mark.parametrize("more", [[], ["compiled"]])
+def test_replicas_shards_and_tensor_parallel_ranks(
+    tmp_path: Path, more: list[str], predicted: list[prediction.Prediction]
+) -> None:
+    words = ["torchrun", "--nproc-per-node", "8", "blocks_3d.py", str(tmp_path)]
+    _, report = launched(*words, *more, spec=machines())
+    plan = predicted[-1].plan
+    assert report.tables[0].rows[0][0] == "Net, FSDP2, 2 replicas, tp 2, 8 GPUs"
+    assert (plan.mesh.dp, plan.mesh.tp, plan.fsdp.replicas) == (4, 2, 2)
+    assert plan.torch_compile is bool(more)
+    assert plan.activation_checkpointing == "full"
+    assert plan.gradient_clipping == 1.0
+    found = exchanged(predicted[-1])
+    assert found["tp", "all_reduce", 4 * WIDTH] == 0  # sums of norms' gradients are 16 bits wide
+    assert found["tp", "all_reduce", 2 * WIDTH] == NORMS
+    # Each rank writes an eighth of all, in fp32.
+    size_bytes = 4 * 2 * plan.model.num_parameters / 8
+    files = sorted(p.name for p in tmp_path.glob("*.distcp"))
+    assert files == [f"__{rank}_0.distcp" for rank in range(8)]
+    assert report.metrics["checkpoint_stall_s"] > size_bytes / 1e11
+
+
 GROUPS = """
 import os
 import torch
