@@ -1,4 +1,4 @@
-"""The blocks of ``blocks_tp`` over replicas, shards and tensor-parallel ranks, as pretraining has it.
+"""The blocks of ``blocks_tp`` over replicas, shards and tensor-parallel ranks, as for pretraining.
 
 Built without memory, checkpointed and, if asked, compiled block by block, in 16 bits, with the
 norm of gradients over all meshes and a distributed checkpoint.
