@@ -22,7 +22,7 @@ from raysim.models.frozen import only_trained
 from raysim.models.table import Body, Gemm, Layer, Model, Module, Operator, Parameter, Saved
 
 ALL_LINEAR = "all-linear"
-LINEAR = re.compile(r"Conv1D|(Falcon)?Linear|Linear4bit")
+LINEAR = re.compile(r"Conv1D|(Falcon)?Linear|Linear4bit|Linear8bitLt")
 """Classes of modules that PEFT puts adapters on, of those in layer tables."""
 _ATTENTION = ("q_proj", "v_proj")
 DEFAULT_TARGETS: dict[str, tuple[str, ...]] = {

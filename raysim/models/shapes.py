@@ -3,6 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+When = Literal[
+    "forward",   # behind the forward of its module
+    "backward",  # before the backward of its module
+    "gradient",  # behind it
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """What tensor-parallel ranks exchange around an operator of theirs that is divided already."""
+
+    op: str
+    when: When
+    numel: float
+    """Elements of the whole that is gathered or reduced, per sample."""
+    dtype: Literal["compute", "fp32"] = "compute"
+    """Other types are counted in elements of 4 bytes."""
+    fixed: bool = False
+    """The elements do not grow with samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from raysim.models.shapes import BatchNorm, Convolution, LayerNorm, Recurrent
+from raysim.models.shapes import BatchNorm, Collective, Convolution, LayerNorm, Recurrent
 
 OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
@@ -240,6 +240,8 @@ class Operator:
     """How tensor parallelism divides it. A ``row`` or ``vocab`` operator's output is all-reduced in
     forward; the first saved tensor of ``column`` operators has its gradient all-reduced in backward
     (once per distinct name)."""
+    collectives: tuple[Collective, ...] = ()
+    """Of one that is a rank's own part of a divided one, as traced: ``split`` is ``none``."""
     kernels: int = 1
     """CUDA kernels an eager forward launches."""
     kernels_backward: int | None = None

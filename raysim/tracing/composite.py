@@ -55,7 +55,12 @@ def run(
 def _composite_key(func: OpOverload) -> Any:
     """By which torch finds what makes it of others; what has a kernel on CPUs has one on GPUs."""
     name = operators.aten_name(func)
-    if name in _WHOLE or operators.is_known(name) or operators.launches_nothing(func, name):
+    if (
+        name in _WHOLE
+        or operators.is_exchange(func)
+        or operators.is_known(name)
+        or operators.launches_nothing(func, name)
+    ):
         return None
     said = func.name()  # type: ignore[no-untyped-call]
     found = None if _has_kernel(said, "CPU") else [k for k in _KEYS if _has_kernel(said, k)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -15,9 +16,11 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from raysim.tracing import peers
 from raysim.tracing.attention import is_fused, plain
 from raysim.tracing.autocast import Casts
 from raysim.tracing.recording import Listener
+from raysim.tracing.storages import PLAIN
 
 
 class _Attention(torch.autograd.Function):
@@ -100,6 +103,9 @@ class Functions(TorchFunctionMode):
         **_: Any,
     ) -> torch.Tensor:
         """``scaled_dot_product_attention`` as one fused kernel, where there is one for it."""
+        if type(query) not in PLAIN and hasattr(query, "placements"):
+            mine = partial(self._attend, dropout_p=dropout_p, is_causal=is_causal, scale=scale)
+            return peers.attend(mine, query, key, value, attn_mask)
         if self.casts is not None:
             query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
         if is_fused(query, key, value, attn_mask):

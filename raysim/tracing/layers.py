@@ -30,6 +30,7 @@ from raysim.models.table import (
 )
 from raysim.tracing.operators import Call, Kept
 from raysim.tracing.recording import Listener
+from raysim.tracing.storages import local_part
 from raysim.tracing.walk import LOSS, Entry, Visit, Walk
 
 FUSED = ("norm", "elementwise", "routing", "loss", "other")
@@ -57,7 +58,7 @@ def assemble(
     kept = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
     for t in held:
         if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
-            size = t.untyped_storage().nbytes()
+            size = local_part(t).untyped_storage().nbytes()
             listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
     unused = walk.unused()
     if unused:
@@ -71,6 +72,13 @@ def assemble(
         layers[-1] = replace(layers[-1], output=1.0)
     tokens, hidden = _hidden(visits, stacked)
     look_up = first.dtype in {torch.int64, torch.int32}
+    if (
+        hidden
+        and look_up
+        and first.dim() == 2
+        and any(c.collectives for v in visits for c in v.calls)
+    ):
+        tokens = first.shape[1]  # of which ranks may have parts between their divided modules
     matrices = (p.shape for v in visits for p in v.parameters if len(p.shape) > 1)
     return Model(
         name=name,
@@ -235,6 +243,7 @@ class _Writer:
             scratch_backward=self._scratch(*(_back(calls) if is_loss else _beside(calls))),
             waiting=() if is_loss else self._waiting(calls),
             summed=any(c.summed for c in calls),
+            collectives=tuple(c for call in calls for c in call.collectives),
             gradients=_gradients(head),
             compiled=head.compiled if self.has_compiled else None,
         )

@@ -8,7 +8,9 @@ Layers are cut at the longest ``ModuleList`` or ``Sequential`` of repeated block
 stacks of blocks beside it (a decoder's beside an encoder's, a ResNet's four); a plain
 ``Sequential`` gives one layer per child, as DeepSpeed's PipelineModule sees it.
 
-Not modelled: data-dependent control flow, tensor parallelism (nothing is marked as divisible),
+Nothing is marked as divisible: of parameters that are ``DTensor`` a rank's parts are the table's.
+
+Not modelled: data-dependent control flow,
 activation checkpointing inside the module (the plan decides on that).
 """
 
@@ -32,9 +34,10 @@ from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
 from raysim.tracing.operators import tensors
+from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import key_of, local_part
 from raysim.tracing.walk import LOSS, Walk
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
@@ -112,10 +115,13 @@ def trace(
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
-    outputs, has_loss = _run(model, given, loss, listener, casts)
+    with unheard() if any(local_part(p) is not p for p in model.parameters()) else nullcontext():
+        outputs, has_loss = _run(model, given, loss, listener, casts)
+        exchange_gradients(model, walk, listener.width)
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
+            _refuse_spread(model)
             _compile(module, given, loss, listener, dtype, autocast)
     _tell(script, walk, given, listener)
     return assemble(
@@ -150,6 +156,12 @@ def _saying(say: Callable[[str], object] | None) -> Iterator[None]:
     except _UNCOMPILED as error:
         if say is not None:
             say(f"torch.compile cannot be followed, what it keeps is eager's: {_first(error)}")
+
+
+def _refuse_spread(model: torch.nn.Module) -> None:
+    """Fake tensors of parts are not followed."""
+    if any(local_part(p) is not p for p in model.parameters()):
+        raise RuntimeError("its parameters are DTensor")
 
 
 def _compile(
@@ -262,8 +274,14 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _compute_dtype(model: torch.nn.Module, given: Any) -> torch.dtype:
-    """The floating-point type of most parameter elements; without any, of the inputs."""
+    """The floating-point type of most parameter elements; without any, of the inputs.
+
+    Weights of 8 bits are multiplied in 16.
+    """
     sizes: Counter[torch.dtype] = Counter()
+    for p in model.parameters():
+        if p.dtype == torch.int8:
+            sizes[torch.bfloat16] += p.numel()
     for t in [*model.parameters(), *tensors(given)]:
         if t.is_floating_point():
             sizes[t.dtype] += t.numel()

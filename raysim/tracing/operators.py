@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from raysim.models.shapes import BatchNorm, Convolution, LayerNorm, Recurrent
+from raysim.models.shapes import BatchNorm, Collective, Convolution, LayerNorm, Recurrent
 from raysim.models.table import Attention, Gemm, OperatorKind
 from raysim.models.tape import JOINED, SORTED
 from raysim.tracing import indexing
@@ -53,6 +53,8 @@ _FREE = frozenset(
         "new_empty",
         "new_empty_strided",
         "_local_scalar_dense",
+        "wait_tensor",
+        "_wrap_tensor_autograd",
     ]
 )
 """No kernel, although the schema does not say that the result is a view."""
@@ -161,6 +163,8 @@ class Call:
     """Shapes of its module's own parameters."""
     compiled: bool = False
     """It runs in a region that is given to ``torch.compile``."""
+    collectives: list[Collective] = field(default_factory=list)
+    """Of its ranks, those of its backward too."""
 
 
 def aten_name(func: OpOverload) -> str:
@@ -175,6 +179,11 @@ def launches_nothing(func: OpOverload, name: str) -> bool:
         return True
     returned = [r.alias_info for r in func._schema.returns]  # noqa: SLF001
     return bool(returned) and all(a is not None and not a.is_write for a in returned)
+
+
+def is_exchange(func: OpOverload) -> bool:
+    """Whether it is a collective."""
+    return func.namespace in {"_c10d_functional", "_dtensor"}
 
 
 def tensors(tree: object) -> Iterator[torch.Tensor]:

@@ -24,11 +24,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import composite, operators
+from raysim.tracing import composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import PLAIN, key_of, local_part
 from raysim.tracing.values import Values
 from raysim.tracing.waiting import Waiting
 from raysim.tracing.walk import Walk
@@ -61,7 +61,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.losses = 0
         """Loss functions running, one inside the other."""
         self.values = Values()
-        self._waiting = Waiting(p.shape for p in model.parameters())
+        self._waiting = Waiting(local_part(p).shape for p in model.parameters())
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
@@ -72,6 +72,10 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._deaf = False
         self._backward = False
         self._calls: dict[int, Call] = {}
+        self._spreads = any(local_part(p) is not p for p in model.parameters())
+        """An operator of tensors that are spread over ranks is several of a rank's, views first."""
+        self._weak: set[int] = set()
+        """Numbers of which only views and small operators have been heard."""
         self._keeps: list[tuple[int, Call | None, Kept]] = []
         self._latest: Call | None = None
         self._alive: dict[int, torch.UntypedStorage] = {}
@@ -84,7 +88,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def key(self, tensor: torch.Tensor) -> int:
         """Identity of a storage, kept alive so that no other one takes its place."""
         key = key_of(tensor)
-        self._alive.setdefault(key, tensor.untyped_storage())
+        self._alive.setdefault(key, local_part(tensor).untyped_storage())
         return key
 
     def grows(self, tensor: torch.Tensor) -> bool:
@@ -113,7 +117,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """``pack`` of ``saved_tensors_hooks``: the operator that just drew a number saves this."""
-        kept = Kept(self.key(tensor), tensor.untyped_storage().nbytes(), tensor.dtype)
+        size = local_part(tensor).untyped_storage().nbytes()
+        kept = Kept(self.key(tensor), size, tensor.dtype)
         self._keeps.append((_drawn(), self._latest, kept))
         return tensor
 
@@ -140,7 +145,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = {k.key for call in self._calls.values() for k in call.keeps}
         for t in made:
             if self.loss is not None and self.grows(t) and self.key(t) not in kept:
-                size = t.untyped_storage().nbytes()
+                size = local_part(t).untyped_storage().nbytes()
                 self.loss.keeps.append(Kept(self.key(t), size, t.dtype))
 
     def __torch_dispatch__(
@@ -151,6 +156,10 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run an operator, all of it on meta if any of it is, and note it."""
+        if any(t not in PLAIN for t in types):  # made of others, of which it calls again
+            if not self._backward and self._latest and any(map(_is_placed, tensors(args))):
+                self._latest.dispatches += round(peers.DISPATCHED)
+            return NotImplemented
         self.running = str(func)
         kwargs = kwargs or {}
         if any(t.is_meta for t in tensors((args, kwargs))):
@@ -209,8 +218,12 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if free:
             # What a view's backward launches is charged to the operator before it.
             if self._latest is not None:
-                self._calls.setdefault(_drawn(), self._latest)
+                if self._calls.setdefault(_drawn(), self._latest) is self._latest:
+                    self._weak.add(_drawn())
                 self._latest.dispatches += name != "detach"  # autograd's own
+            return
+        if operators.is_exchange(func):
+            self._exchanged(name, args, out)
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
         call = Call(name=name, kind=kind, kernels=operators.kernels(name, args, out))
@@ -237,6 +250,23 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not operators.is_sparse(name, args):
             self._shared.given(call, map(self.key, given), self._parameters)
 
+    def _exchanged(self, name: str, args: Sequence[Any], out: Any) -> None:
+        """A collective of forward is an operator of its own, which waits."""
+        call = Call(name=name, kind="loss" if self.losses else "other")
+        self._collective(call, name, args, out)
+        result = next(tensors(out))
+        if self.grows(result):
+            call.output = operators.elements(result, self.width)
+            call.made, call.result = self._bytes(out), self.key(result)
+        self._add(call, out)
+
+    def _collective(self, call: Call, name: str, args: Sequence[Any], out: Any) -> None:
+        found = peers.collective(
+            name, args, out, when="backward" if self._backward else "forward",
+            batch=self.batch, width=self.width, grows=self.grows,
+        )  # fmt: skip
+        call.collectives.append(found)
+
     def _bytes(self, out: object) -> int:
         """Of results that grow with the batch."""
         return sum(t.untyped_storage().nbytes() for t in tensors(out) if self.grows(t))
@@ -246,12 +276,29 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         entry.calls.append(call)
         call.weight_shapes = tuple(p.shape for p in entry.parameters)
         call.compiled = self.walk.in_compiled
-        self._calls.setdefault(_drawn(), call)
+        self._numbered(call)
         self._latest = call
         for t in tensors(out):
             self.produced.setdefault(self.key(t), call)
         if call.kind == "loss" and call.made and self.loss is None:
             self.loss = call
+
+    def _run_by(self, number: int) -> Call | None:
+        """The forward operator of a node; one of spread tensors may have drawn another inside."""
+        call = self._calls.get(number)
+        return self._calls.get(number + 1) if call is None and self._spreads else call
+
+    def _numbered(self, call: Call) -> None:
+        """Whose backward its number's is."""
+        number = _drawn()
+        if self._spreads and number in self._weak:
+            self._calls[number] = call
+        else:
+            self._calls.setdefault(number, call)
+        if self._spreads and call.kind in {"elementwise", "other"}:
+            self._weak.add(number)
+        else:
+            self._weak.discard(number)
 
     def _note_backward(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
@@ -264,7 +311,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new = [t for t in tensors(out) if self.grows(t) and not (free or self.values.has(t))]
         waiting = self._waiting.beside(given, new, self.key)
         node = torch._C._current_autograd_node()  # noqa: SLF001 (as torch.utils.module_tracker does)
-        call = self._calls.get(_number(node))
+        call = self._run_by(_number(node))
+        if (
+            not free
+            and operators.is_exchange(func)
+            and (charged := call or self._latest) is not None
+        ):
+            self._collective(charged, name, args, out)
+            return
         if call is None or free:
             return
         if call.waiting is None:
@@ -371,6 +425,11 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         self._add(call, (out, lse))
         return out, lse, bias
+
+
+def _is_placed(tensor: torch.Tensor) -> bool:
+    """Whether ranks have parts of it."""
+    return type(tensor) not in PLAIN and hasattr(tensor, "placements")
 
 
 def _drawn() -> int:

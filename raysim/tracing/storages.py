@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import torch
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INNER = ("_local_tensor", "elem")
+"""Of a ``DTensor``, this rank's part; of what a collective makes, the tensor that will be there."""
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor that is spread over ranks, or under way."""
+    while type(tensor) not in PLAIN:
+        inner = next((v for n in _INNER if (v := getattr(tensor, n, None)) is not None), None)
+        if not isinstance(inner, torch.Tensor):
+            break
+        tensor = inner
+    return tensor
+
 
 def key_of(tensor: torch.Tensor) -> int:
     """Identity of its storage, as long as that lives: on meta it has no address."""
-    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  (it has no other)
+    return int(local_part(tensor).untyped_storage()._cdata)  # noqa: SLF001  (it has no other)

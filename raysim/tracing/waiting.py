@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import key_of, local_part
 
 LEAST_BYTES = 2**20
 """Smaller ones come from the allocator's pool of small blocks."""
@@ -56,10 +56,10 @@ class Waiting:
             k: size for k, size in self._made.items() if _C._storage_Use_Count(k) > 1  # noqa: SLF001
         }  # fmt: skip
         outputs = {key(t): t for t in made if tuple(t.shape) not in self._weights}
-        own = {key(t) for t in given} | set(outputs)
-        found = {k: size for k, size in self._made.items() if k not in own}
+        taken = {key(t) for t in given} | set(outputs)
+        found = {k: size for k, size in self._made.items() if k not in taken}
         for k, t in outputs.items():
-            size = t.untyped_storage().nbytes()
+            size = local_part(t).untyped_storage().nbytes()
             if size >= LEAST_BYTES:
                 self._made[k] = size
         return found

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from raysim.models.table import Parameter
 from raysim.tracing.operators import Call
+from raysim.tracing.storages import local_part
 
 LOSS = "<loss>"
 """Path of the loss callable: beside the model, not in it."""
@@ -183,7 +184,7 @@ class Walk:
             entry.parameters.append(
                 Parameter(
                     name=name,
-                    shape=tuple(p.shape),
+                    shape=tuple(local_part(p).shape),
                     tied_to=None if first else owner,
                     trainable=p.requires_grad,
                     stored_bytes=None if p.dtype == self._weights else float(p.element_size()),

@@ -99,10 +99,59 @@ def test_checkpoints_that_are_saved_in_4_bits_are_read_so() -> None:
     assert saved_so(transformers.LlamaConfig(quantization_config={"quant_method": "fp8"})) is None
 
 
-def test_weights_in_8_bits_are_refused() -> None:
+EIGHT_BITS = """
+import torch
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+model = AutoModelForCausalLM.from_pretrained(
+    ".", quantization_config=BitsAndBytesConfig(load_in_8bit=True), dtype=torch.bfloat16
+)
+assert model.is_loaded_in_8bit
+print(model.num_parameters(), model.model.layers[0].mlp.up_proj.weight.dtype)
+model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+model = get_peft_model(model, LoraConfig(r=16, target_modules=["q_proj", "v_proj"]))
+model.print_trainable_parameters()
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+for _ in range(3):
+    ids = torch.randint(0, 1000, (4, 512), device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_adapters_beside_weights_of_8_bits(in_tmp: Path) -> None:
+    """Of which each is a byte; embedding, norms and head are made fp32 by PEFT."""
+    (in_tmp / "eight.py").write_text(EIGHT_BITS)
+    config = transformers.LlamaConfig(
+        vocab_size=1000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=4,
+        num_attention_heads=8, num_key_value_heads=8, architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    config.save_pretrained(in_tmp)
+    with torch.device("meta"):
+        named = dict(transformers.LlamaForCausalLM(config).named_parameters())
+    linear = sum(p.numel() for n, p in named.items() if n.endswith("proj.weight"))
+    whole = sum(p.numel() for p in named.values())
+    printed, report = launched("python", str(in_tmp / "eight.py"))
+    assert printed[0] == f"{whole} torch.int8"
+    adapters = config.num_hidden_layers * 2 * 16 * 2 * config.hidden_size
+    assert f"trainable params: {adapters:,}" in printed[1]
+    memory = next(t for t in report.tables if t.title.startswith("Memory"))
+    held = {str(name): size for name, size, _ in memory.rows}
+    expected = linear + 4 * (whole - linear) + 4 * adapters
+    assert held["parameter"] == pytest.approx(expected, rel=0.03)
+
+
+def test_weights_of_8_bits_that_are_16_bits_are_refused() -> None:
     kept, eight = {"quant_method": "mxfp4", "dequantize": True}, {"load_in_8bit": True}
     assert asked_for(None) is None
     assert asked_for(kept) is None
     assert asked_for({"load_in_4bit": True}).bnb_4bit_compute_dtype == torch.float32
-    with pytest.raises(NotEmulatedError, match="BitsAndBytesConfig"):
-        asked_for(transformers.BitsAndBytesConfig(**eight))
+    assert asked_for(transformers.BitsAndBytesConfig(**eight)).llm_int8_threshold == 6.0
+    with pytest.raises(NotEmulatedError, match="llm_int8_has_fp16_weight"):
+        asked_for({**eight, "llm_int8_has_fp16_weight": True})
+    with pytest.raises(NotEmulatedError, match="4 or 8 bits"):
+        asked_for({"quant_method": "gptq"})

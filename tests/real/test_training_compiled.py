@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from raysim.rayapi.shapes import prediction  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.training.plan import TrainingPlan  # noqa: E402
 from tests.real.training_script_parts import fit, fit_value  # noqa: E402
 
@@ -199,14 +197,15 @@ def test_hooks_that_step_an_optimizer_within_backward_take_one_step(
     assert capfd.readouterr().err.count("memory is an upper bound") == 1
 
 
-def test_a_mesh_is_made_without_groups() -> None:
-    def meshes(_: Any) -> tuple[int, int, int]:
+def test_groups_of_a_mesh_know_who_is_in_them() -> None:
+    def meshes(_: Any) -> tuple[int, int, int, int, int]:
+        import torch.distributed as dist
         from torch.distributed.device_mesh import init_device_mesh
 
         mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
-        with contextlib.suppress(NotEmulatedError):
-            mesh.get_group("shard")
-            raise AssertionError
-        return mesh.size(), mesh["shard"].size(), mesh["shard"].get_local_rank()
+        counted = torch.tensor([10 ** dist.get_rank()], device="cuda")
+        dist.all_reduce(counted, group=mesh.get_group("replicate"))
+        size = dist.get_world_size(mesh.get_group("shard"))
+        return mesh.size(), mesh["shard"].size(), mesh.get_local_rank("shard"), size, int(counted)
 
-    assert fit_value(meshes, workers=4) == (4, 2, 0)
+    assert fit_value(meshes, workers=4) == (4, 2, 0, 2, 101)

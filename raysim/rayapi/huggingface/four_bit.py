@@ -5,9 +5,9 @@ Real counterparts: ``transformers/integrations/bitsandbytes.py``, ``bitsandbytes
 shapes and computes in ``bnb_4bit_compute_dtype``; that its weight is stored in 4 bits and made
 whole for every product is told to its layer table (``models/four_bit.py``).
 
-Not modelled: 8 bits and other methods (refused; of a checkpoint that is saved so, weights are taken
-for 16 bits); types that ``bnb_4bit_quant_storage`` names, taken for the other weights'; products in
-fp32, whose weights are made 16 bits wide first.
+8 bits are ``eight_bit``'s. Not modelled: other methods (refused; of a checkpoint that is saved so,
+weights are taken for 16 bits); types that ``bnb_4bit_quant_storage`` names, taken for the other
+weights'; products in fp32, whose weights are made 16 bits wide first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from raysim.models.four_bit import in_four_bits
 from raysim.models.table import Model
+from raysim.rayapi.huggingface import eight_bit
 from raysim.rayapi.shapes.plans import INSIDE
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -40,7 +41,7 @@ class Params4bit(torch.nn.Parameter):
 
 
 def asked_for(config: Any) -> Any | None:
-    """The config where it says 4 bits of bitsandbytes; None: weights are not quantized.
+    """The config where it says 4 or 8 bits of bitsandbytes; None: weights are not quantized.
 
     Raises
     ------
@@ -50,37 +51,43 @@ def asked_for(config: Any) -> Any | None:
     said = dict(config) if isinstance(config, Mapping) else getattr(config, "__dict__", {})
     if config is None or said.get("dequantize"):
         return None
-    if said.get("load_in_4bit") or said.get("_load_in_4bit"):
-        if not isinstance(config, Mapping):
-            return config
-        import transformers
+    bits = next((b for b in (4, 8) for k in ("", "_") if said.get(f"{k}load_in_{b}bit")), None)
+    if bits:
+        if isinstance(config, Mapping):
+            import transformers
 
-        return transformers.BitsAndBytesConfig(**said)
+            config = transformers.BitsAndBytesConfig(**said)
+        return config if bits == 4 else eight_bit.check(config)
     raise NotEmulatedError(
         f"from_pretrained(quantization_config={type(config).__name__})",
-        "BitsAndBytesConfig(load_in_4bit=True), or weights in 16 or 32 bits",
+        "BitsAndBytesConfig of 4 or 8 bits, or weights in 16 or 32 bits",
     )
 
 
 def saved_so(config: Any) -> Any | None:
     """Of a model's config whose checkpoint is of 4 bits already; None: it is not."""
     said = getattr(config, "quantization_config", None)
-    return asked_for(said) if isinstance(said, Mapping) and said.get("load_in_4bit") else None
+    bits = isinstance(said, Mapping) and (said.get("load_in_4bit") or said.get("load_in_8bit"))
+    return asked_for(said) if bits else None
 
 
 def convert(model: Any, config: Any) -> None:
     """``replace_with_bnb_linear``: all linear layers but the head, or but those said."""
     dtype, left = config.bnb_4bit_compute_dtype, _left(model, config)
+    four = bool(config.load_in_4bit)
     for name, module in list(model.named_modules()):
         kind: Any = type(module)
         if kind.__name__ not in {"Linear", "Conv1D"} or _within(name, left):
+            continue
+        if not four:
+            eight_bit.convert(module, config)
             continue
         module.__class__ = _four_bit(kind)
         module.weight = Params4bit(module.weight.data.to(dtype), requires_grad=False)
         setattr(module, DOUBLE, config.bnb_4bit_use_double_quant)
     from transformers.quantizers.auto import AutoHfQuantizer
 
-    model.is_loaded_in_4bit = model.is_quantized = True
+    model.is_loaded_in_4bit, model.is_loaded_in_8bit, model.is_quantized = four, not four, True
     model.hf_quantizer = AutoHfQuantizer.from_config(config)  # the Trainer asks what it allows
     model.config.quantization_config = config
 
@@ -116,5 +123,5 @@ def stored_as_asked(table: Model, module: Any) -> Model:
         for name, m in module.named_modules() if hasattr(m, DOUBLE)
     }  # fmt: skip
     if not found:
-        return table
+        return eight_bit.stored_so(table, module)
     return in_four_bits(table, double=next(iter(found.values())), chosen=found.keys())

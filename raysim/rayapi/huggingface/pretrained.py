@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import four_bit
+from raysim.rayapi.huggingface import distributed, eight_bit, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _without_bitsandbytes(real: Any) -> Any:
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
     """A model of the config's shapes."""
     config, more = kwargs.pop("config", None), dict(kwargs)
-    asked = more.pop("quantization_config", None)
+    asked, parallel = more.pop("quantization_config", None), distributed.asked_for(more)
     said = more.pop("dtype", more.pop("torch_dtype", None))
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
@@ -119,7 +119,10 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     quantized = saved or four_bit.asked_for(asked)
     if quantized is not None:
         four_bit.convert(model, quantized)
+        if quantized.load_in_8bit:
+            steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
+    model = distributed.spread(cls, model, parallel)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()
 

@@ -29,7 +29,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import key_of, local_part
 from raysim.training.compiler.feed import Feed
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Beside:
         self._trained = {key_of(p) for p in module.parameters()}
         found: dict[int, int] = {}
         for other in self._called.values():
-            found |= {key_of(p): p.numel() * p.element_size() for p in other.parameters()}
+            found |= {key_of(p): _bytes(local_part(p)) for p in other.parameters()}
         self._bytes = sum(n for storage, n in found.items() if storage not in self._trained)
         return self._bytes
 
@@ -169,6 +169,11 @@ class Beside:
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
             return Forward(ns=0, parts=())
+
+
+def _bytes(p: torch.Tensor) -> int:
+    """As a parameter of 4 bits counts them."""
+    return p.numel() * p.element_size()
 
 
 @contextmanager

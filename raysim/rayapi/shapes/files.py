@@ -25,7 +25,7 @@ from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.shapes.mode import no_value, on_gpu
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import key_of, local_part
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -66,10 +66,13 @@ def write(steps: Steps, obj: Any, f: Any) -> None:
         steps.worker.write_file(stands_bytes)
 
 
-def _size_bytes(obj: Any) -> int:
-    """Of its tensors; what shares a storage is there once."""
+def _size_bytes(obj: Any, *, all_parts: bool = False) -> int:
+    """Of its tensors, or of one that is spread the part here; what shares a storage is there once.
+
+    ``all_parts``: of those of all ranks, which write each of them once.
+    """
     meta = [t for t in tensors(obj) if t.is_meta]
-    storages = {key_of(t): t.nbytes for t in meta}
+    storages = {key_of(t): (t if all_parts else local_part(t)).nbytes for t in meta}
     return sum(storages.values()) + sum(t.nbytes for t in tensors(obj) if not t.is_meta)
 
 
@@ -112,7 +115,7 @@ def _save_shares(
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_writer.path)
     folder.mkdir(parents=True, exist_ok=True)
-    share_bytes = _size_bytes(state_dict) // context.world_size
+    share_bytes = _size_bytes(state_dict, all_parts=True) // context.world_size
     (folder / f"__{context.rank}_0.distcp").write_bytes(_text(None, share_bytes))
     if context.rank == 0:
         (folder / _METADATA).write_bytes(_text(state_dict, 0))
@@ -129,7 +132,7 @@ def _load_shares(
     folder = Path(checkpoint_id or storage_reader.path)
     found = read((folder / _METADATA).read_bytes())
     state_dict.update({key: found[key] for key in state_dict if key in found})
-    steps.worker.read_bytes(_size_bytes(state_dict) // context.world_size)
+    steps.worker.read_bytes(_size_bytes(state_dict, all_parts=True) // context.world_size)
     steps.worker.meet()
 
 

@@ -22,7 +22,9 @@ from torch.distributed.utils import _replace_by_prefix
 from torch.nn.modules.module import _IncompatibleKeys
 
 from raysim.rayapi.shapes import sharded
+from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
+from raysim.rayapi.shapes.spread import expect_whole
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
@@ -67,12 +69,14 @@ def _version1(
     sharding_strategy: Any = None, cpu_offload: Any = None, auto_wrap_policy: Any = None,
     backward_prefetch: Any = torch_fsdp.BackwardPrefetch.BACKWARD_PRE, mixed_precision: Any = None,
     *_positions: Any, forward_prefetch: bool = False, limit_all_gathers: bool = True,
-    use_orig_params: bool = False, **_others: Any,
+    use_orig_params: bool = False, device_mesh: Any = None, **_others: Any,
 ) -> None:  # fmt: skip
     """``FullyShardedDataParallel(module)``."""
     steps.worker.expect_group()
-    if process_group is not None:
+    if process_group is not None and not ranks_of(process_group):
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
+    expect_whole(steps, module, process_group)
+    replicas = device_mesh.size(0) if getattr(device_mesh, "ndim", 1) == 2 else 1
     torch.nn.Module.__init__(self)
     self.training_state = TrainingState.IDLE
     self._fsdp_wrapped_module = module
@@ -85,6 +89,7 @@ def _version1(
         meets=True,
         fsdp=FsdpSettings(
             version=1,
+            replicas=replicas,
             sharding_strategy=getattr(sharding_strategy, "name", "FULL_SHARD"),
             param_dtype=DTYPES.get(getattr(mixed, "param_dtype", None)),
             reduce_dtype=DTYPES.get(getattr(mixed, "reduce_dtype", None)),
@@ -148,8 +153,10 @@ def _version2(
     Several modules in one group are the model's last norm and its head, as torchtitan and
     Accelerate put them together.
     """
-    if mesh is not None and getattr(mesh, "ndim", 1) != 1:
-        raise NotEmulatedError("fully_shard on a mesh of several dimensions", "one dimension")
+    if getattr(mesh, "ndim", 1) > 2:
+        raise NotEmulatedError(
+            "fully_shard on a mesh of more than two dimensions", "replicas by shards"
+        )
     whole = sharded.whole_mesh(steps) if mesh is None else mesh
     if isinstance(module, list | tuple):
         for each in module:
@@ -167,6 +174,7 @@ def _version2(
         engine="fsdp",
         meets=True,
         fsdp=FsdpSettings(
+            replicas=mesh.size(0) if getattr(mesh, "ndim", 1) == 2 else 1,
             reshard_after_forward=True if after is None else after,
             root_reshard_after_forward=bool(reshard_after_forward),
             param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),

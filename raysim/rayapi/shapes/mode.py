@@ -45,7 +45,8 @@ from raysim.rayapi.shapes.known import (
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.peers import attend
+from raysim.tracing.storages import PLAIN, key_of
 from raysim.tracing.walk import compiled_function, in_compiled_function
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ _INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_in
 _BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 _INDEXING = (_T.__getitem__, _T.__setitem__)
 _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
@@ -263,6 +265,8 @@ class ShapesMode(TorchFunctionMode):
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
+        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
+            return attend(func, *args, **kwargs)
         remembers = self.tape is None and self.steps.steady and self.counting is None
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
@@ -302,7 +306,7 @@ class ShapesMode(TorchFunctionMode):
         if found is not None:
             return torch.empty(found[0], dtype=found[1], device=META)
         out = self._noted(func, args, kwargs)
-        if isinstance(out, torch.Tensor) and out.is_meta and not _is_part(out, args):
+        if type(out) in PLAIN and out.is_meta and not _is_part(out, args):
             self.steps.shared.shapes[key] = out.shape, out.dtype
         return out
 
@@ -416,7 +420,8 @@ def _shapes_of(values: Any) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
             if not value.is_meta:
                 raise TypeError
-            found.append((value.shape, value.dtype))
+            spread = () if type(value) in PLAIN else (type(value),)
+            found.append((value.shape, value.dtype, *spread))
         elif isinstance(value, tuple | list):
             found.append(_shapes_of(value))
         elif isinstance(value, float):

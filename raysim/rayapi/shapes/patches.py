@@ -32,6 +32,7 @@ from raysim.rayapi.shapes import (
     numbers,
     processes,
     sharded,
+    spread,
     watching,
     wrappers,
 )
@@ -41,7 +42,7 @@ from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
 
 _REFUSED = (
-    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
+    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "recv",
     "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
 _MEETING = ("gather", "reduce")
@@ -140,6 +141,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         wrappers.install(_INSTALLED)
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
+        spread.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         numbers.install(_INSTALLED)
@@ -173,7 +175,9 @@ def _modules(r: Replaced) -> None:
     # ``checkpoint`` itself may have been imported by name before, as transformers does.
     r.set(torch.utils.checkpoint, "CheckpointFunction", _reentrant)
     r.call(torch.utils.checkpoint, "_checkpoint_without_reentrant_generator", _not_reentrant)
-    r.call(torch.nn.utils, "clip_grad_norm_", _clip)
+    for name in ("clip_grad_norm_", "clip_grads_with_norm_"):
+        r.call(torch.nn.utils, name, _clip)
+    r.call(torch.nn.utils, "get_total_norm", _norm)
     r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
@@ -238,6 +242,10 @@ def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
 
 def _clip(steps: Steps, _parameters: Any, max_norm: float, *_a: Any, **_k: Any) -> torch.Tensor:
     steps.clipping = float(max_norm)
+    return _norm(steps)
+
+
+def _norm(steps: Steps, *_a: Any, **_k: Any) -> torch.Tensor:
     return sharded.norm_of_gradients() if sharded.in_use(steps) else torch.empty((), device=META)
 
 
@@ -250,11 +258,10 @@ def _distributed(r: Replaced) -> None:
         "is_nccl_available": lambda w: bool(w.gpus),
         "init_process_group": lambda w, *a, **k: w.join_group(*a, **k),
         "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
-        "get_rank": lambda w, *_a, **_k: w.expect_group().context.rank,
-        "get_world_size": lambda w, *_a, **_k: w.expect_group().context.world_size,
+        "get_rank": _rank, "get_world_size": _world_size,
         "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
-        "barrier": lambda w, *_a, **_k: w.expect_group().meet(),
+        "barrier": lambda w, group=None, *_a, **_k: w.expect_group().meet(mesh.ranks_of(group)),
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
@@ -264,13 +271,25 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, _waited(lambda s, *_a, **_k: s.worker.expect_group().meet()))
+        r.call(dist, name, _waited(_meeting))
     r.call(dist, "all_reduce", _waited(_all_reduce))
     r.call(dist, "broadcast", _waited(_broadcast))
     r.call(dist, "all_gather", _waited(_all_gather))
     r.call(dist, "all_gather_into_tensor", _waited(_all_gather_into))
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+
+
+def _rank(worker: Any, group: Any = None) -> int:
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return -1
+    return int(group.rank() if mesh.ranks_of(group) else worker.expect_group().context.rank)
+
+
+def _world_size(worker: Any, group: Any = None) -> int:
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return -1
+    return len(mesh.ranks_of(group)) or worker.expect_group().context.world_size
 
 
 def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
@@ -284,42 +303,54 @@ def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
     return call
 
 
+def _meeting(steps: Steps, *_a: Any, group: Any = None, **_k: Any) -> None:
+    steps.worker.expect_group().meet(mesh.ranks_of(group))
+
+
 def _all_reduce(
-    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, *_a: Any, **_k: Any
+    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, *_a: Any
 ) -> None:  # fmt: skip
     """Of what every rank counts, the values; of all else, only the waiting."""
-    values = _known_by_all(steps, tensor)
+    values = _known_by_all(steps, tensor, group)
     reduced = _REDUCED.get(op)
     if values is not None and reduced is not None:
         tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
 
 
-def _broadcast(steps: Steps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> None:
-    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
-    tensor.raysim_values = values[src or 0]
+def _broadcast(
+    steps: Steps, tensor: Any, src: int | None = None, group: Any = None, *_a: Any,
+    group_src: int | None = None,
+) -> None:  # fmt: skip
+    within = mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None), within)
+    at = within.index(src) if within and src is not None else src
+    tensor.raysim_values = values[group_src or at or 0]
     if tensor.raysim_values is None:
         del tensor.raysim_values
 
 
-def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
-    for each, values in zip(found, _known_by_all(steps, tensor) or (), strict=False):
+def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
+    for each, values in zip(found, _known_by_all(steps, tensor, group) or (), strict=False):
         each.raysim_values = values
 
 
-def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, *_a: Any, **_k: Any) -> None:
-    values = _known_by_all(steps, tensor)
+def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
+    values = _known_by_all(steps, tensor, group)
     if values is not None:
         found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
 
 
-def _known_by_all(steps: Steps, tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """Values of every rank, or None: somebody's are not known."""
-    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
+def _known_by_all(
+    steps: Steps, tensor: torch.Tensor, group: Any = None
+) -> list[torch.Tensor] | None:
+    """Values of every rank of the group, or None: somebody's are not known."""
+    own, within = getattr(tensor, "raysim_values", None), mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(own, within)
     return None if any(v is None for v in values) else values
 
 
-def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:
-    found[:] = worker.expect_group().exchange(obj)
+def _all_gather_object(worker: Any, found: list[Any], obj: Any, group: Any = None) -> None:
+    found[:] = worker.expect_group().exchange(obj, mesh.ranks_of(group))
 
 
 def _broadcast_object_list(

@@ -50,6 +50,8 @@ class Wrapping:
     deepspeed: DeepSpeedConfig | None = None
     mesh: Mesh | None = None
     """None: all ranks are replicas, if they meet."""
+    tp: int = 1
+    """Ranks that share its parameters by ``DTensor``."""
     copies: int = 1
     """GPUs of one process that each have a copy (``DataParallel``)."""
     optimizer: Optimizer | None = None
@@ -75,7 +77,8 @@ class Wrapping:
     ) -> TrainingPlan:
         """One optimizer step of it; ``scales``: the loss, by a ``GradScaler``."""
         copies = min(self.copies, micro_batch)
-        mesh = self.mesh or Mesh(dp=world_size if self.meets else copies)
+        meet = max(1, world_size // self.tp) if self.meets else copies
+        mesh = self.mesh or Mesh(dp=meet, tp=self.tp)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, own)
@@ -181,9 +184,9 @@ def class_of(module: Any) -> type:
 
 
 def _precision(module: Any) -> Precision:
-    """Of most elements: adapters may be fp32 beside 16-bit weights."""
+    """Of most elements: adapters may be fp32 beside 16-bit weights, or 8-bit ones."""
     sizes: Counter[Precision] = Counter()
     for p in module.parameters():
-        if p.dtype in DTYPES:
-            sizes[DTYPES[p.dtype]] += p.numel()
+        if p.dtype in DTYPES or p.dtype == torch.int8:
+            sizes[DTYPES.get(p.dtype, "bf16")] += p.numel()
     return max(sizes, key=lambda kind: sizes[kind], default="fp32")

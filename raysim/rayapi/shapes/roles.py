@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Model
+from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
@@ -104,7 +105,7 @@ def again(outputs: Any, *, grad: bool = True) -> Any:
     """Outputs like those of before, of a graph that is not there."""
 
     def like(t: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(t.shape, dtype=t.dtype, device=META)
+        made = spread.like(t)
         if grad and t.requires_grad:
             return made.requires_grad_().clone()  # no leaf, which could not be changed in place
         return made

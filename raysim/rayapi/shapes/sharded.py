@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from raysim.rayapi.shapes.known import META
 
@@ -31,13 +31,15 @@ _FIRST = (Shard(0),)
 
 def install(r: Replaced) -> None:
     """Of ``torch.distributed.tensor``: a checkpoint's tensors, as their parameters are."""
-    r.call(torch_tensor, "distribute_tensor", _distribute)
+    r.around(torch_tensor, "distribute_tensor", _distribute)
 
 
 def _distribute(
-    steps: Steps, tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None,
-    **_others: Any,
-) -> torch.Tensor:  # fmt: skip
+    real: Any, steps: Steps, tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None,
+    **others: Any,
+) -> Any:  # fmt: skip
+    if device_mesh not in [*steps.worker.globals.get(mark, ()), None]:  # a script's own
+        return real(tensor, device_mesh, placements, **others)
     shape = torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
     _answer(shape, device_mesh or whole_mesh(steps), tuple(placements or _FIRST))
     return shape
@@ -53,17 +55,24 @@ def whole_mesh(steps: Steps) -> Any:
 
 def mark(steps: Steps, module: Any, mesh: Any) -> None:
     """Its parameters, and what its ``state_dict`` says of them, are shards over a mesh."""
-    steps.worker.globals[mark] = {}
+    steps.worker.globals.setdefault(mark, {})[mesh] = None
     module.raysim_mesh = mesh
     mark_tensors(module.parameters(), mesh)
     module._register_state_dict_hook(partial(_mark_state, mesh))  # noqa: SLF001  (as FSDP1 does)
 
 
 def mark_tensors(tensors: Iterable[torch.Tensor], mesh: Any) -> None:
-    """Those that are not yet."""
+    """Those that are not yet; one that tensor-parallel ranks share is theirs first."""
     for tensor in tensors:
-        if not hasattr(tensor, "placements"):
-            _answer(tensor, mesh, _FIRST)
+        if isinstance(tensor, DTensor):
+            tensor.to_local = partial(_own, tensor._local_tensor, mesh, _over(mesh))  # type: ignore[method-assign]  # noqa: SLF001
+        elif not hasattr(tensor, "placements"):
+            _answer(tensor, mesh, _over(mesh))
+
+
+def _over(mesh: Any) -> tuple[Any, ...]:
+    """Hybrid sharding: whole in every row of a mesh of two dimensions."""
+    return _FIRST if getattr(mesh, "ndim", 1) == 1 else (Replicate(), *_FIRST)
 
 
 def in_use(steps: Steps) -> bool:

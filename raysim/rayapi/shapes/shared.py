@@ -62,5 +62,7 @@ class Shared:
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
     several: bool = False
     """A step has trained several modules (``shapes.several``)."""
+    within_loss: list[Any] = field(default_factory=list)
+    """Ranks within ``loss_parallel``."""
     too_large: Prediction | None = None
     """What ran out of memory."""

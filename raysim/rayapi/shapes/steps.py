@@ -43,6 +43,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
+from raysim.rayapi.shapes.spread import degree, spread
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -267,7 +268,8 @@ class Steps:
         tape.hold()
         kept = partial(role.learn_kept, self._example)
         half = self._key[3] or role.half
-        if found := table_of(wrapping.module, self._example):
+        found = table_of(wrapping.module, self._example) if degree(self, wrapping) == 1 else None
+        if found:
             role.learn_table(self._example, wrapping.cast_by(half))
         else:
             with self.tracing(self._module):
@@ -422,7 +424,7 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
-        wrapping = wrapping_in(self._module, self.within)
+        wrapping = spread(self, wrapping_in(self._module, self.within))
         others = (
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
@@ -483,7 +485,9 @@ class Steps:
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
-            cluster = self.cluster(alone=0 if wrapping.meets else plan.mesh.world)
+            world = self.worker.context.world_size
+            meet = wrapping.meets or (wrapping.tp > 1 and plan.mesh.world == world)
+            cluster = self.cluster(alone=0 if meet else plan.mesh.world)
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)
             except ScenarioError as error:

@@ -28,6 +28,10 @@ SIMPLIFICATIONS = (
     "All ranks meet once per optimizer step, which takes what the training tower predicts.",
     "Python of a training loop costs no time but what it declares; its operators and batches do.",
 )
+SPREAD = (
+    "DTensor: collectives are torch's own, each waited for where it is called; its Python costs "
+    "the host the same for every operator; sending initial parameters around takes no time."
+)
 
 
 CPU_SIMPLIFICATIONS = (
@@ -83,7 +87,10 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     return replace(
         report, metrics=metrics, tables=tables, inputs=inputs,
         warnings=report.warnings if few is None else (*report.warnings, few),
-        simplifications=(*report.simplifications, *SIMPLIFICATIONS),
+        simplifications=(
+            *report.simplifications, *SIMPLIFICATIONS,
+            *([SPREAD] if any(p.plan.mesh.tp > 1 for p, _ in shared.steps.values()) else []),
+        ),
     )  # fmt: skip
 
 
@@ -171,6 +178,7 @@ def samples(found: Prediction) -> float:
 
 def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
     plan, step_s = found.plan, to_seconds(found.step_ns)
-    what = f"{plan.model.name}, {plan.engine_label}, {plan.mesh.world} GPUs"
+    spread = f"tp {plan.mesh.tp}, " if plan.mesh.tp > 1 else ""
+    what = f"{plan.model.name}, {plan.engine_label}, {spread}{plan.mesh.world} GPUs"
     share = found.peak_bytes / found.capacity_bytes
     return what, count, step_s, samples(found) / step_s, found.peak_bytes, share

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from raysim.models.table import Module, Operator, Saved
+from raysim.models.table import FIXED_DTYPE_BYTES, Module, Operator, Saved
 
 ContextExchange = Literal["p2p", "a2a", "all_gather"]
 """Megatron's ``--cp-comm-type``; DeepSpeed's Ulysses is ``a2a``."""
@@ -200,11 +200,25 @@ def exchanges(
             _tokens(found, o, sharding, width)
         elif sharding.tp > 1:
             _tensor(found, o, sharding, width, batch, known)
+            _traced(found, o, width, batch)
         if o.attention is not None and sharding.cp > 1:
             _context(found, o, sharding, width, batch)
         if o.kind == "loss" and sharding.ulysses:
             _loss(found, sharding)
     return found
+
+
+def _traced(found: Exchanges, o: Operator, width: float, batch: float) -> None:
+    """What torch was heard to exchange."""
+    lists = {
+        "forward": found.after_forward, "backward": found.before_backward,
+        "gradient": found.after_backward,
+    }  # fmt: skip
+    for c in o.collectives:
+        each = width if c.dtype == "compute" else FIXED_DTYPE_BYTES[c.dtype] * batch
+        size = round(c.numel * each / (batch if c.fixed else 1.0))
+        if size:
+            lists[c.when].append(Exchange(c.op, "tp", size))
 
 
 def column_input(o: Operator) -> Saved | None:

@@ -1,0 +1,147 @@
+"""``DTensor`` and tensor parallelism in training workers: torch's own, of shapes.
+
+Real counterparts: ``torch/distributed/tensor`` of torch 2.x. ``parallelize_module`` and its styles
+run as they are: a parameter becomes a rank's part of it, on shapes, and torch decides where ranks
+exchange what, which the tracer hears (``tracing.peers``).
+
+Simplifications: what a script exchanges beside its model and loss (``full_tensor`` of a parameter)
+takes no time; initial parts are not sent around; ranks of a mesh's dimension are priced as
+neighbours (told where they are not).
+
+Not modelled: parameters spread over meshes of several dimensions, workers on CPUs, whose torch
+computes (refused).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import tensor as torch_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, _dispatch, _random, parallel
+from torch.distributed.tensor.parallel import loss
+
+from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes.here import cpu_steps_here
+from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.mesh import ranks_of
+from raysim.rayapi.unsupported import NotEmulatedError
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.plans import Wrapping
+    from raysim.rayapi.shapes.steps import Steps
+
+APART = (
+    "tensor-parallel ranks {} are no neighbours: they are priced as if they were (put the mesh's "
+    "dimension of tensor parallelism last)"
+)
+
+
+def install(r: Replaced) -> None:
+    """What turns one kind of tensor into another is part of a loss that is written down."""
+    cls: Any = DTensor
+    for owner, made in (
+        (parallel, "parallelize_module"), (torch_tensor, "distribute_tensor"),
+        (torch_tensor, "distribute_module"), (cls, "from_local"), (DeviceMesh, "get_group"),
+        (dist, "new_group"),
+    ):  # fmt: skip
+        instead = refuse(f"{made} on CPU workers", "workers with GPUs, or DistributedDataParallel")
+        r.call(owner, made, instead, cpu_steps_here)
+    for name in ("to_local", "full_tensor", "redistribute"):
+        r.around(cls, name, _noted(name))
+    r.call(_dispatch, "is_rng_supported_mesh", lambda *_: False)  # shapes are not drawn
+    r.call(_random, "manual_seed", lambda *_a, **_k: None)
+    r.around(loss, "_enable_custom_loss_ops", _enabled)
+    r.around(loss, "_disable_custom_loss_ops", _disabled)
+
+
+def _noted(name: str) -> Callable[..., Any]:
+    def call(real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
+        out = real(self, *args, **kwargs)
+        mode = steps.mode
+        if mode.tape is not None and not (mode.tracing or steps.inside):
+            mode.tape.note(getattr(DTensor, name), (self, *args), kwargs, out)
+        return out
+
+    return call
+
+
+def _enabled(real: Callable[[], None], steps: Steps) -> None:
+    """``with loss_parallel()``: of all workers, the first to enter."""
+    within = steps.shared.within_loss
+    if not within:
+        real()
+    within.append(steps)
+
+
+def _disabled(real: Callable[[], None], steps: Steps) -> None:
+    """The last to leave."""
+    within = steps.shared.within_loss
+    within.remove(steps)
+    if not within:
+        real()
+
+
+def spread(steps: Steps, wrapping: Wrapping) -> Wrapping:
+    """With the ranks that its parameters are spread over."""
+    return replace(wrapping, tp=degree(steps, wrapping))
+
+
+def degree(steps: Steps, wrapping: Wrapping) -> int:
+    """Tensor-parallel ranks that share a model's parameters; 1: none do."""
+    known: dict[int, tuple[Any, int]] = steps.worker.globals.setdefault(degree, {})
+    key = id(wrapping.module)
+    if key not in known:
+        known[key] = wrapping.module, _degree(steps, wrapping.module)
+    return known[key][1]
+
+
+def _degree(steps: Steps, module: Any) -> int:
+    meshes = {p.device_mesh for p in module.parameters() if isinstance(p, DTensor)}
+    if any(mesh.ndim > 1 for mesh in meshes):
+        raise NotEmulatedError(
+            "DTensor parameters on a DeviceMesh of several dimensions",
+            "parallelize_module over one of them, and fully_shard over the others",
+        )
+    sizes = {mesh.size() for mesh in meshes}
+    if len(sizes) > 1:
+        raise NotEmulatedError("modules spread over groups of several sizes", "one tp dimension")
+    for mesh in meshes:
+        ranks = mesh.mesh.tolist()
+        if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
+            steps.say(APART.format(ranks))
+    return sizes.pop() if sizes else 1
+
+
+def expect_whole(steps: Steps, module: Any, group: Any) -> None:
+    """A wrapper's group is of all data-parallel ranks.
+
+    Raises
+    ------
+    NotEmulatedError
+        Some are in no such group.
+    """
+    ranks, world = ranks_of(group), steps.worker.context.world_size
+    if ranks and len(ranks) * _degree(steps, module) != world:
+        raise NotEmulatedError(
+            f"a process_group of {len(ranks)} of {world} ranks around a model",
+            "all ranks, or a DeviceMesh's other dimension beside tensor parallelism",
+        )
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """An empty one, spread as it is."""
+    if not isinstance(tensor, DTensor):
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
+    part = tensor._local_tensor  # noqa: SLF001  (``to_local`` is autograd's)
+    made: torch.Tensor = DTensor.from_local(
+        torch.empty(part.shape, dtype=part.dtype, device=META),
+        tensor.device_mesh, tensor.placements, run_check=False,
+        shape=tensor.shape, stride=tensor.stride(),
+    )  # fmt: skip
+    return made
