@@ -25,6 +25,7 @@ from raysim.training.compiler.feed import Feed
 from raysim.training.compiler.kept_inputs import offloaded_bytes
 from raysim.training.engines.context import OVERFLOW_CHECK
 from raysim.training.executor import Executor, Timeline
+from raysim.training.layers.sections import weights_of
 from raysim.training.memory.bounds import at_most
 from raysim.training.memory.host import HostMemory, host_memory
 from raysim.training.memory.peaks import RankMemory, rank_memory
@@ -396,8 +397,8 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     for stage in stages:
         sizes = (g.numel for u in stage.units for g in u.gradients)
         trained.setdefault(stage.rank, []).extend(sizes)
-        weights = {g.name: g.packed(width).numel for u in stage.units for g in u.uses}
-        stored.setdefault(stage.rank, {}).update(weights)
+        weights = weights_of(stage.units).items()
+        stored.setdefault(stage.rank, {}).update((n, g.packed(width).numel) for n, g in weights)
     rank = max(trained, key=lambda rank: sum(trained[rank]))
     fullest, held = trained[rank], sum(stored[rank].values())
     node = comms.topology.specs[comms.placement[0][0]]
