@@ -21,10 +21,11 @@ from dataclasses import replace
 from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
-from raysim.perf.compute import ComputeModel, Dtype
+from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants
 from raysim.perf.host import HostCosts
 from raysim.perf.host_speed import host_costs
+from raysim.perf.kernels import Dtype
 from raysim.perf.nccl import Operation, bus_factor
 
 FP32_BYTES = 4
