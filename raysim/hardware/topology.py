@@ -361,16 +361,6 @@ class Topology:
             self._nics_of_gpu[spec] = self.node(node).nics_of_gpu
         return self._nics_of_gpu[spec][local]
 
-    def inter_node_bytes_per_s(self, members: Iterable[Member]) -> float:
-        """What the NICs near the members carry out of the narrowest island; inf for one island."""
-        islands = self.islands(members)
-        if len(islands) < 2:
-            return math.inf
-        return min(
-            sum(self.node(n).nic_out[k].bytes_per_s for n, k in self.nics_near(group))
-            for group in islands
-        )
-
     def inter_node_latency_s(self, members: Iterable[Member]) -> float:
         """Largest latency between neighbouring islands of a ring; 0 for one island."""
         first = [group[0] for group in self.islands(members)]
