@@ -126,7 +126,6 @@ class CpuRankModel(ComputeModel):
         momentum: float = 0.0,
         foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
         element_bytes: float = FP32_BYTES,
-        matrix_dim: int = 4096,  # noqa: ARG002  (Muon's)
         sizes: Sequence[int] = (),
     ) -> float:
         """torch's loop moves what ``foreach`` does, tensor by tensor.

@@ -114,13 +114,13 @@ class Kernels:
     def optimizer_s(
         self, optimizer_name: str, numel: float, *, fused: bool = True,
         low_precision_copy: bool = False, momentum: float = 0.0, foreach: bool = True,
-        element_bytes: float = 4.0, matrix_dim: int = 4096, sizes: Sequence[int] = (),
+        element_bytes: float = 4.0, sizes: Sequence[int] = (),
     ) -> float:  # fmt: skip
         """GPU seconds of one optimizer step over ``numel`` elements.
 
         ``element_bytes`` is the width of parameters and states, which torch keeps alike.
-        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``matrix_dim`` is the
-        side of Muon's square matrices. ``sizes`` are elements of each tensor; () is one tensor.
+        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``sizes`` are elements
+        of each tensor; () is one tensor.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Kernels:
         seconds = self.memory_s(moved, kernels=kernels)
         if key == "muon":
             dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
-            seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
+            seconds += optimizer.muon_flops(numel) / self._rate(dtype)
         return seconds
 
     def optimizer_host_s(
@@ -161,17 +161,11 @@ class Kernels:
         return host.copy_seconds(self.gpu, size_bytes, kind, pinned=pinned, d2d_bytes_per_s=rate)
 
     def cpu_adam_s(
-        self,
-        numel: float,
-        cpu: CpuSpec,
-        ranks_per_node: int,
-        pool: host.HostPool,
-        *,
-        low_precision_copy: bool = True,
+        self, numel: float, cpu: CpuSpec, ranks_per_node: int, pool: host.HostPool
     ) -> float:
-        """Seconds of DeepSpeed's CPU Adam; each rank of the node updates ``numel`` elements."""
+        """Seconds of DeepSpeed's CPU Adam, copy in 16 bits included; ``numel``: of each rank."""
         return host.cpu_adam_seconds(
-            numel, cpu, ranks_per_node, pool, low_precision_copy=low_precision_copy,
+            numel, cpu, ranks_per_node, pool, low_precision_copy=True,
             stream_share=self.given.host_stream_share,
         )  # fmt: skip
 
