@@ -157,17 +157,31 @@ class ComputeModel(Kernels):
             return batch_norm_s(self.constants, op, batch, dtype, backward=backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
+        # A vocabulary-parallel look-up still writes its whole output on every rank.
+        share = tp if op.split != "none" and op.kind != "embedding" else 1
+        seconds = self._passes_s(op, batch, dtype, share, backward)
+        if op.kind not in PRODUCT_SHARES:
+            return seconds
+        self.constants.provenance[op.kind] = CONV_SOURCE if op.kind == "conv" else SCAN
+        flops = op.flops
+        if backward:
+            flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
+        rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
+        return max(seconds, flops * batch / share / rate)
+
+    def _passes_s(
+        self, op: Operator, batch: float, dtype: Dtype, share: int, backward: bool
+    ) -> float:
+        """Kernels bound by memory, on one of ``share`` ranks that divide what they move."""
         moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed
         if backward:
             moved = op.backward_moved
             fixed, indexed = op.moved_fixed_backward, op.indexed_backward
-        # A vocabulary-parallel look-up still writes its whole output on every rank.
-        share = tp if op.split != "none" and op.kind != "embedding" else 1
-        # Around fp8 products activations stay in 16 bits.
         if self._is_fused(op):
             self.constants.provenance["compiled"] = COMPILED_SOURCE
             moved *= COMPILED_TRAFFIC_SHARE
             indexed = 0.0
+        # Around fp8 products activations stay in 16 bits.
         moved_bytes = (moved * batch + fixed) * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
         if op.kind == "routing":
             self.constants.provenance["routing"] = ROUTING_SOURCE
@@ -179,13 +193,6 @@ class ComputeModel(Kernels):
         if op.scan is not None:
             rate = self.constants.memory_bytes_per_s
             seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)
-        if op.kind in PRODUCT_SHARES:
-            self.constants.provenance[op.kind] = CONV_SOURCE if op.kind == "conv" else SCAN
-            flops = op.flops
-            if backward:
-                flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
-            rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
-            return max(seconds, flops * batch / share / rate)
         return seconds
 
     def _is_fused(self, op: Operator) -> bool:
