@@ -90,7 +90,8 @@ class Ddp:
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
-        self.c.alloc_first_gradients(unit, phase)
+        if phase == "backward" and self.c.builder.backward_index == 0:
+            self.c.alloc_gradients(unit)
         if phase != "backward" and self.autocast and id(unit) not in self.cast:
             self._cast_weights(unit, phase)
         return ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from raysim.models.table import (
@@ -18,8 +19,8 @@ from raysim.models.table import (
     Parameter,
     Saved,
 )
+from raysim.perf import workspaces
 from raysim.perf.compute import ComputeModel
-from raysim.perf.workspaces import workspace_bytes
 from raysim.training.layers.recompute import MODULES, Again, Checkpointing, Kept, kept
 from raysim.training.layers.sections import (
     Cut,
@@ -382,7 +383,8 @@ class Pricer:
 
         Each with what lives beside it, tensor by tensor; what was gathered is whole beside them.
         """
-        width, sms = COMPUTE_DTYPE_BYTES[self.dtype], self.costs.gpu.sm_count
+        width = COMPUTE_DTYPE_BYTES[self.dtype]
+        workspace_bytes = partial(workspaces.workspace_bytes, sms=self.costs.gpu.sm_count)
         beside = 0
         forward: tuple[float, ...] = (0.0,)
         backward: tuple[float, ...] = (0.0,)
@@ -397,14 +399,14 @@ class Pricer:
             samples = self.sharding.samples(o, self.batch)
             out = o.output * samples * width / divisor
             grad_in = self._bytes(source_of(o)) if o.saves else out
-            workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width, sms=sms)
+            workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
             scratch = (self._bytes(s) for s in o.scratch)
             forward = max(forward, (out, workspace, *scratch), key=sum)
             if o.gradients == "none":
                 continue
             beneath = (self._bytes(s) for s in o.scratch_backward)
             if workspace or o.conv:
-                workspace = workspace_bytes(o, samples, width, sms=sms, backward=True)
+                workspace = workspace_bytes(o, samples, width, backward=True)
             made = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
             backward = max(backward, (*made, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
