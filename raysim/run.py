@@ -130,7 +130,8 @@ def _run_program(
     summary["warnings"] = [str(p) for p in scenario.warnings] + disks_left_idle(outcome, summary)
     kept = Recorded(
         rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
-        config=scenario.job.config, lost=tuple(falls_silent(outcome.faults)),
+        config=scenario.job.config, costs=scenario.job.costs,
+        lost=tuple(falls_silent(outcome.faults)),
         output=outcome.output, compute_rows=tuple(outcome.compute_rows()),
         ports=ports.uses() if ports is not None else (),
         launches=tuple(outcome.cluster.cloud.launches),

@@ -16,11 +16,12 @@ from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs
 from raysim.training.program import Program
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
-from raysim.training.tower import StepOutcome, compile_programs, simulate
+from raysim.training.tower import StepOutcome, simulate
 
 
 def llama(

@@ -159,13 +159,6 @@ class MemoryLedger:
         totals = columns.delta_bytes.cumsum()
         return self._moment(int(totals.argmax()), int(totals.max()))
 
-    def first_over(self, capacity_bytes: int) -> Peak | None:
-        """The first moment at which more than ``capacity_bytes`` were held: where it runs out."""
-        columns = self._columns()
-        totals = columns.delta_bytes.cumsum()
-        over = (totals > capacity_bytes).nonzero()[0]
-        return self._moment(int(over[0]), int(totals[over[0]])) if len(over) else None
-
     def check(self) -> None:
         """See that nothing is freed that is not there.
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.node_links import Link, NodeLinks, Vertex
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from raysim.hardware.link_numbers import LinkNumbers
 
-__all__ = ["Link", "Member", "Share", "Topology", "Vertex"]
+__all__ = ["Link", "Member", "Share", "Spread", "Topology", "Vertex"]
 
 Member = tuple[int, int]
 """One GPU: (node index, local index); also one NIC."""
@@ -43,6 +43,19 @@ Share = tuple[Link, bool, float, float]
 # Spectrum-2 product brief, 300 ns.
 _SWITCH_LATENCY_S = {"infiniband": 0.15e-6}
 _ETHERNET_SWITCH_LATENCY_S = 0.3e-6
+
+
+class Spread(NamedTuple):
+    """How GPUs that talk to each other are spread over a cluster."""
+
+    ranks: int
+    islands: int
+    per_island: int
+    """In the fullest."""
+    near: int
+    """NICs that serve the island with the fewest."""
+    latency_s: float
+    """One way between islands."""
 
 
 class Topology:
@@ -322,6 +335,17 @@ class Topology:
             found.setdefault(island[member[0]], []).append(member)
         return list(found.values())
 
+    def spread(self, members: Sequence[Member]) -> Spread:
+        """Of what the cost of a collective among them depends on, all that is no spec's."""
+        islands = self.islands(members)
+        return Spread(
+            ranks=len(members),
+            islands=len(islands),
+            per_island=max(map(len, islands)),
+            near=min(len(self.nics_near(island)) for island in islands),
+            latency_s=self.inter_node_latency_s(members),
+        )
+
     def nics_near(self, members: Iterable[Member]) -> list[Member]:
         """(node, NIC) pairs that serve these GPUs, each once."""
         nics: dict[Member, None] = {}
@@ -336,16 +360,6 @@ class Topology:
         if spec not in self._nics_of_gpu:
             self._nics_of_gpu[spec] = self.node(node).nics_of_gpu
         return self._nics_of_gpu[spec][local]
-
-    def inter_node_bytes_per_s(self, members: Iterable[Member]) -> float:
-        """What the NICs near the members carry out of the narrowest island; inf for one island."""
-        islands = self.islands(members)
-        if len(islands) < 2:
-            return math.inf
-        return min(
-            sum(self.node(n).nic_out[k].bytes_per_s for n, k in self.nics_near(group))
-            for group in islands
-        )
 
     def inter_node_latency_s(self, members: Iterable[Member]) -> float:
         """Largest latency between neighbouring islands of a ring; 0 for one island."""

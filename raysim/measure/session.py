@@ -108,7 +108,6 @@ def repeat(
     sample: Callable[[int], float],
     allowed_s: float,
     *,
-    least: int = LEAST,
     most: int = MOST,
     inner_most: int = 10_000,
 ) -> list[float]:
@@ -122,7 +121,7 @@ def repeat(
     inner = max(1, min(inner_most, round(SAMPLE_S / once_s)))
     samples: list[float] = []
     while len(samples) < most and (
-        len(samples) < least or time.monotonic() - start_s + inner * once_s < allowed_s
+        len(samples) < LEAST or time.monotonic() - start_s + inner * once_s < allowed_s
     ):
         samples.append(sample(inner))
     return samples

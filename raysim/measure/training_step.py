@@ -71,9 +71,7 @@ def default_cases(ranks: int = 2) -> list[dict[str, Any]]:
     return [case("ddp", "ddp"), *stages, case("pipeline", "pipeline", accumulation=4)]
 
 
-def run_cases(
-    cases: Sequence[Mapping[str, Any]], *, timeout_s: float = TIMEOUT_S
-) -> list[dict[str, Any]]:
+def run_cases(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Answers of all ranks, rank 0 first, by case name; the cases have one number of ranks.
 
     Raises
@@ -86,17 +84,17 @@ def run_cases(
         source, target = Path(folder, "cases.json"), Path(folder, "found")
         source.write_text(json.dumps(list(cases)), encoding="utf-8")
         if ranks == 1:
-            return [_alone(source, target, timeout_s)]
+            return [_alone(source, target)]
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
         launch += ["--master-port", str(_free_port()), "-m", "raysim.measure.training_rank"]
         try:
             done = subprocess.run(  # noqa: S603  (this interpreter, our own module)
                 [*launch, str(source), str(target)],
-                check=False, capture_output=True, text=True, timeout=timeout_s, env=_environment(),
+                check=False, capture_output=True, text=True, timeout=TIMEOUT_S, env=_environment(),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise CalibrationError(
-                f"measure step: no answer in {timeout_s:g} s. An interrupted build of DeepSpeed's "
+                f"measure step: no answer in {TIMEOUT_S:g} s. An interrupted build of DeepSpeed's "
                 "operators leaves a file named lock under ~/.cache/torch_extensions: remove it"
             ) from None
         if done.returncode:
@@ -107,19 +105,19 @@ def run_cases(
         ]
 
 
-def _alone(source: Path, target: Path, timeout_s: float) -> dict[str, Any]:
+def _alone(source: Path, target: Path) -> dict[str, Any]:
     """The answer of a process that starts with torch imported, but has touched no GPU."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(PRELOADED)
     process = server.Process(target=_rank_alone, args=(source, target))
     process.start()
-    process.join(timeout_s)
+    process.join(TIMEOUT_S)
     late = process.is_alive()
     process.kill()
     if not target.exists():
         said = Path(f"{target}.error")
         why = said.read_text(encoding="utf-8") if said.exists() else f"exit {process.exitcode}"
-        why = f"no answer in {timeout_s:g} s" if late else f"the rank failed:\n{why[-3000:]}"
+        why = f"no answer in {TIMEOUT_S:g} s" if late else f"the rank failed:\n{why[-3000:]}"
         raise CalibrationError(f"measure step: {why}")
     found: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
     return found

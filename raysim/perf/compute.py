@@ -13,14 +13,13 @@ Not modelled: L2 residency between operators, the compiler's own time, its choic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
 
 from raysim.errors import CalibrationError
-from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
+from raysim.hardware.specs import CpuSpec, GpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Operator
-from raysim.perf import host, optimizer
+from raysim.perf import host
 from raysim.perf.attention import (
     fp32_score_elements,
     fused_seconds,
@@ -32,14 +31,12 @@ from raysim.perf.constants import (
     NAMED_KERNELS,
     NODE_GPUS,
     FusedKernel,
-    GpuConstants,
     GroupedKernel,
     TrainingConstants,
-    constants_for,
 )
 from raysim.perf.convolution import convolution_s
-from raysim.perf.gemm import GemmConstants, gemm_seconds, granule
-from raysim.perf.host_speed import host_costs
+from raysim.perf.gemm import granule
+from raysim.perf.kernels import Dtype, Kernels
 from raysim.perf.layer_norm import column_sums_s
 from raysim.perf.recurrent import recurrent_s
 from raysim.perf.scan import SCAN, waiting_s
@@ -50,7 +47,6 @@ from raysim.perf.shares import (
     CONV_SHARE,
     CONV_SOURCE,
     CPU_ATTENTION_SOURCE,
-    FP8_SOURCE,
     FP32_FUSED_SCORE_SHARE,
     IMBALANCE_SOURCE,
     PRODUCT_SHARES,
@@ -58,16 +54,13 @@ from raysim.perf.shares import (
     ROUTING_SOURCE,
     ProductShape,
     bias_sum_s,
-    fp8_constants,
     fp32_attention_s,
     shard,
 )
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 
-
-class ComputeModel:
-    """How long operators, optimizer steps, copies and launches take on one GPU type.
+class ComputeModel(Kernels):
+    """How long operators take on one GPU type, beside what ``Kernels`` knows of it.
 
     Deterministic and stateless but for caches. ``serial``: host and device are one thread.
 
@@ -124,38 +117,18 @@ class ComputeModel:
     ) -> None:  # fmt: skip
         if expert_imbalance < 1.0:
             raise CalibrationError(f"expert_imbalance must be at least 1, got {expert_imbalance}")
-        self.gpu = gpu
+        super().__init__(
+            gpu, allow_tf32=allow_tf32, sustained_share=sustained_share, given=given, cpu=cpu,
+            gpus=gpus,
+        )  # fmt: skip
         self.compiled = compiled
         self.expert_imbalance = expert_imbalance
-        self.given = given or TrainingConstants()
-        self.host = self._host(cpu)
-        """What the training process's own Python costs."""
         self.passes = (
             self.host.captured() if cuda_graphs else self.host.compiled() if compiled else self.host
         )
-        """The same inside forward and backward."""
-        self.allow_tf32 = allow_tf32
+        """What the training process's own Python costs inside forward and backward."""
         self.fused_kernel: FusedKernel = fused_kernel
-        self.constants = self._constants(sustained_share, gpus)
         self._operators: dict[tuple[int, float, Dtype, int, bool], tuple[float, Operator]] = {}
-        self._gemms: dict[tuple[float, int, int, Dtype, int, int | None, float], float] = {}
-        self._fp8_gemms: dict[tuple[float, int, int, str, int, int | None, float], float] = {}
-
-    def _constants(self, sustained_share: float | None, gpus: int) -> GpuConstants:
-        return constants_for(self.gpu, sustained_share, self.given, gpus)
-
-    def _host(self, cpu: CpuSpec | None) -> host.HostCosts:
-        return host_costs(self.given, cpu)
-
-    @property
-    def provenance(self) -> dict[str, Provenance]:
-        """Origin of every constant that the times computed so far depend on, by name."""
-        return {**host.PROVENANCE, **self.constants.provenance}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader should know of this GPU's times, for example an emulated data type."""
-        return self.constants.notes
 
     def operator_s(
         self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1, backward: bool = False
@@ -184,17 +157,31 @@ class ComputeModel:
             return batch_norm_s(self.constants, op, batch, dtype, backward=backward)
         if op.kind == "sync":
             return 0.0 if backward else host.COPY_FIXED_S
+        # A vocabulary-parallel look-up still writes its whole output on every rank.
+        share = tp if op.split != "none" and op.kind != "embedding" else 1
+        seconds = self._passes_s(op, batch, dtype, share, backward)
+        if op.kind not in PRODUCT_SHARES:
+            return seconds
+        self.constants.provenance[op.kind] = CONV_SOURCE if op.kind == "conv" else SCAN
+        flops = op.flops
+        if backward:
+            flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
+        rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
+        return max(seconds, flops * batch / share / rate)
+
+    def _passes_s(
+        self, op: Operator, batch: float, dtype: Dtype, share: int, backward: bool
+    ) -> float:
+        """Kernels bound by memory, on one of ``share`` ranks that divide what they move."""
         moved, fixed, indexed = op.moved, op.moved_fixed, op.indexed
         if backward:
             moved = op.backward_moved
             fixed, indexed = op.moved_fixed_backward, op.indexed_backward
-        # A vocabulary-parallel look-up still writes its whole output on every rank.
-        share = tp if op.split != "none" and op.kind != "embedding" else 1
-        # Around fp8 products activations stay in 16 bits.
         if self._is_fused(op):
             self.constants.provenance["compiled"] = COMPILED_SOURCE
             moved *= COMPILED_TRAFFIC_SHARE
             indexed = 0.0
+        # Around fp8 products activations stay in 16 bits.
         moved_bytes = (moved * batch + fixed) * max(2, COMPUTE_DTYPE_BYTES[dtype]) / share
         if op.kind == "routing":
             self.constants.provenance["routing"] = ROUTING_SOURCE
@@ -206,13 +193,6 @@ class ComputeModel:
         if op.scan is not None:
             rate = self.constants.memory_bytes_per_s
             seconds += (2.0 if backward else 1.0) * waiting_s(op.scan, batch / share, rate)
-        if op.kind in PRODUCT_SHARES:
-            self.constants.provenance[op.kind] = CONV_SOURCE if op.kind == "conv" else SCAN
-            flops = op.flops
-            if backward:
-                flops = 2.0 * flops if op.flops_backward is None else op.flops_backward
-            rate = self._rate(dtype) * PRODUCT_SHARES[op.kind]
-            return max(seconds, flops * batch / share / rate)
         return seconds
 
     def _is_fused(self, op: Operator) -> bool:
@@ -368,102 +348,6 @@ class ComputeModel:
         count = op.backward_kernels if backward else op.kernels
         return min(1, count) if self._is_fused(op) else count
 
-    def gemm_s(
-        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None,
-        imbalance: float = 1.0,
-    ) -> float:  # fmt: skip
-        """GPU seconds of ``groups`` products ``[m / groups, k] x [k, n]`` in one kernel.
-
-        ``lead`` divides the operands' leading dimensions where those are not ``n`` and ``k``;
-        ``imbalance`` is the rows of the fullest group over the mean.
-        """
-        key = (m, n, k, dtype, groups, lead, imbalance)
-        known = self._gemms.get(key)
-        if known is None:
-            known = gemm_seconds(
-                self._gemm(dtype), m, n, k, groups=groups, lead=lead, imbalance=imbalance
-            )
-            self._gemms[key] = known
-        return known
-
-    def fp8_gemm_s(
-        self, m: float, n: int, k: int, dtype: Dtype, groups: int = 1, *, lead: int | None = None,
-        imbalance: float = 1.0,
-    ) -> float:  # fmt: skip
-        """The same with operands that are fp8 already, and a result in ``dtype``.
-
-        The faster of two: a 16-bit product on units that are so much faster, as cuBLAS's on Hopper
-        are, and the fp8 tables' rows less the cast of an operand that they hold.
-        """
-        wide: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else dtype
-        if "fp8" not in self.gpu.flops_per_s:
-            return self.gemm_s(m, n, k, wide, groups, lead=lead, imbalance=imbalance)
-        key = (m, n, k, "fp8", groups, lead, imbalance)
-        known = self._fp8_gemms.get(key)
-        if known is None:
-            known = self._fp8_gemms[key] = min(
-                gemm_seconds(c, m, n, k, groups=groups, lead=lead, imbalance=imbalance)
-                for c in fp8_constants(self.constants, wide)
-            )
-            self.constants.provenance["fp8 products"] = FP8_SOURCE
-        return known
-
-    def _gemm(self, dtype: Dtype) -> GemmConstants:
-        return self.constants.gemm("tf32" if dtype == "fp32" and self.allow_tf32 else dtype)
-
-    def _rate(self, dtype: Dtype) -> float:
-        c = self._gemm(dtype)
-        return c.peak_flops_per_s * c.efficiency
-
-    def memory_s(self, moved_bytes: float, *, kernels: int = 1) -> float:
-        """GPU seconds of memory-bound kernels that read and write ``moved_bytes`` in all."""
-        c = self.constants
-        return kernels * c.kernel_floor_s + moved_bytes / c.memory_bytes_per_s
-
-    def optimizer_s(
-        self, optimizer_name: str, numel: float, *, fused: bool = True,
-        low_precision_copy: bool = False, momentum: float = 0.0, foreach: bool = True,
-        element_bytes: float = 4.0, matrix_dim: int = 4096, sizes: Sequence[int] = (),
-    ) -> float:  # fmt: skip
-        """GPU seconds of one optimizer step over ``numel`` elements.
-
-        ``element_bytes`` is the width of parameters and states, which torch keeps alike.
-        ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``matrix_dim`` is the
-        side of Muon's square matrices. ``sizes`` are elements of each tensor; () is one tensor.
-
-        Raises
-        ------
-        CalibrationError
-            The optimizer is unknown.
-        """
-        if numel <= 0:
-            return 0.0
-        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
-        moved, kernels = optimizer.step_traffic(
-            key, numel, fused=fused, foreach=foreach, tensors=len(sizes),
-            low_precision_copy=low_precision_copy, element_bytes=element_bytes,
-        )  # fmt: skip
-        seconds = self.memory_s(moved, kernels=kernels)
-        if key == "muon":
-            dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
-            seconds += optimizer.muon_flops(numel, matrix_dim) / self._rate(dtype)
-        return seconds
-
-    def optimizer_host_s(
-        self, optimizer_name: str, tensors: int, *, fused: bool, momentum: float, foreach: bool,
-        matrices: int = 0,
-    ) -> float:  # fmt: skip
-        """Seconds the host takes to queue one step over so many tensors, matrices among them."""
-        key = optimizer.optimizer_key(optimizer_name, momentum=momentum)
-        return self.on_host_s(optimizer.step_host_s(
-            key, tensors, fused=fused, foreach=foreach, matrices=matrices,
-            eager_s=host.HostCosts().eager_s,
-        ))  # fmt: skip
-
-    def on_host_s(self, seconds: float) -> float:
-        """What takes the reference host so long, on this one."""
-        return seconds * self.host.operator_s / host.OPERATOR_S
-
     def host_s(self, op: Operator, *, backward: bool = False) -> float:
         """Seconds the host takes to dispatch an operator, its modules not included."""
         if backward and op.gradients == "none":
@@ -471,30 +355,3 @@ class ComputeModel:
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
         return price(op.dispatched, kernels)
-
-    def copy_s(self, size_bytes: float, kind: host.CopyKind, *, pinned: bool = True) -> float:
-        """Seconds of one copy between host and GPU, or within the GPU, alone on its link."""
-        rate = self.constants.memory_bytes_per_s
-        return host.copy_seconds(self.gpu, size_bytes, kind, pinned=pinned, d2d_bytes_per_s=rate)
-
-    def cpu_adam_s(
-        self,
-        numel: float,
-        cpu: CpuSpec,
-        ranks_per_node: int,
-        pool: host.HostPool,
-        *,
-        low_precision_copy: bool = True,
-    ) -> float:
-        """Seconds of DeepSpeed's CPU Adam; each rank of the node updates ``numel`` elements."""
-        return host.cpu_adam_seconds(
-            numel, cpu, ranks_per_node, pool, low_precision_copy=low_precision_copy,
-            stream_share=self.given.host_stream_share,
-        )  # fmt: skip
-
-    def host_pass_s(
-        self, size_bytes: float, cpu: CpuSpec, ranks_per_node: int, pool: host.HostPool
-    ) -> float:
-        """Seconds of one plain pass (norm, unscale, cast) over ``size_bytes`` of host memory."""
-        share = self.given.host_stream_share
-        return host.host_pass_seconds(size_bytes, cpu, ranks_per_node, pool, stream_share=share)

@@ -57,8 +57,8 @@ LAYOUT_SHARE = 0.60
 
 MOST_PARTIAL_BYTES = 2**23
 """Per byte of an element: of 512 channels 16 MiB in 16 bits, 32 in fp32; of 1,024 8 and 24."""
-PARTIAL_TILE, PARTIAL_SMS = 128, 132
-"""H100's SMs, on every GPU."""
+PARTIAL_TILE = 128
+"""Side of the tiles of weights that the parts are of."""
 PARTIAL_ROWS, PRODUCT_PARTIAL_ROWS = 8192, 1500
 """Positions that a part has at least; of a product by itself. The number of parts: of filters 3 to
 13 in ``workspace.csv``, one more at most here; of products 4 to 99, within a factor of two."""
@@ -199,11 +199,11 @@ def copied_bytes(op: Operator, batch: float, element_bytes: int) -> int:
     return round(large + small + s.weight_bytes)
 
 
-def partial_bytes(op: Operator, batch: float, element_bytes: int) -> int:
+def partial_bytes(op: Operator, batch: float, element_bytes: int, sms: int) -> int:
     """Bytes of a weight's gradient in parts, in fp32, which another kernel adds up.
 
     Of a product by itself, channels first, each sample's; else what splits the sum over positions
-    so that tiles of weights fill the SMs.
+    so that tiles of weights fill the GPU's ``sms``.
     """
     if op.conv is None or not op.of_weights:
         return 0
@@ -215,7 +215,7 @@ def partial_bytes(op: Operator, batch: float, element_bytes: int) -> int:
         return round(min(batch * partial, MOST_PARTIAL_BYTES * element_bytes))
     tiles = -(-s.n // PARTIAL_TILE) * -(-s.k // PARTIAL_TILE) * s.groups
     deepest = s.rows // (PRODUCT_PARTIAL_ROWS if s.is_product else PARTIAL_ROWS)
-    parts = min(PARTIAL_SMS // tiles, deepest)
+    parts = min(sms // tiles, deepest)
     return round(parts * partial) if parts > 1 else 0
 
 

@@ -21,10 +21,11 @@ from dataclasses import replace
 from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
-from raysim.perf.compute import ComputeModel, Dtype
+from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants
 from raysim.perf.host import HostCosts
 from raysim.perf.host_speed import host_costs
+from raysim.perf.kernels import Dtype
 from raysim.perf.nccl import Operation, bus_factor
 
 FP32_BYTES = 4
@@ -125,7 +126,6 @@ class CpuRankModel(ComputeModel):
         momentum: float = 0.0,
         foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
         element_bytes: float = FP32_BYTES,
-        matrix_dim: int = 4096,  # noqa: ARG002  (Muon's)
         sizes: Sequence[int] = (),
     ) -> float:
         """torch's loop moves what ``foreach`` does, tensor by tensor.

@@ -70,6 +70,8 @@ AdamW on H100, foreach and fused, 1e8 and 1e9 parameters (validation/data/nvidia
 1gpu/2026-11-26/optimizer.csv): 2.67 and 2.3 to 2.4 TB/s of 3.0."""
 MUON_STEPS = 5
 """Newton-Schulz iterations (Jordan, Muon, 2024)."""
+MUON_DIM = 4096
+"""Side of the matrices that they are of, taken as square whatever the model's; assumed."""
 
 
 def is_known(name: str) -> bool:
@@ -146,6 +148,6 @@ def step_kernels(key: str, *, fused: bool) -> int:
     return 1 if fused else _TRAFFIC[key].foreach_kernels
 
 
-def muon_flops(numel: float, matrix_dim: int) -> float:
+def muon_flops(numel: float) -> float:
     """Operations of Newton-Schulz on square matrices: per iteration three products of ``2 d^3``."""
-    return MUON_STEPS * 6.0 * numel * matrix_dim
+    return MUON_STEPS * 6.0 * numel * MUON_DIM

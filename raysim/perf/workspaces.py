@@ -20,11 +20,11 @@ from raysim.perf.convolution import copied_bytes, partial_bytes
 
 
 def workspace_bytes(
-    op: Operator, batch: float, element_bytes: int, *, backward: bool = False
+    op: Operator, batch: float, element_bytes: int, *, sms: int, backward: bool = False
 ) -> int:
-    """Of one pass of an operator over a batch on a GPU; most take nothing."""
+    """Of one pass of an operator over a batch on a GPU of so many SMs; most take nothing."""
     if op.recurrent is None:
-        parts = partial_bytes(op, batch, element_bytes) if backward else 0
+        parts = partial_bytes(op, batch, element_bytes, sms) if backward else 0
         return copied_bytes(op, batch, element_bytes) + parts
     shape = op.recurrent
     wide = shape.gates * shape.width * len(shape.inputs)

@@ -17,7 +17,7 @@ from raysim.kernel.simulation import collector_at_ease
 from raysim.models.huggingface import build, reads
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
-from raysim.training.tower import memory_need
+from raysim.training.memory.need import memory_need
 
 CPU = {"device": "cpu", "pin_memory": True}
 OFFLOAD = ("none", "optimizer", "all")

@@ -180,6 +180,7 @@ def _objective(trials: Iterable[Trial], wanted: Wanted, scenario: AnyScenario) -
 def _bounded(
     kept: Kept, space: Space, left: Sequence[Point], wanted: Wanted, limits: tuple[Target, ...]
 ) -> None:
+    """Play, best guess first, until nobody left may beat what was played."""
     kept.attempt(left, "estimated", folded=True)
     guesses = [t for t in kept.known.values() if t.status == "estimated"]
     played = sorted((t for t in kept.known.values() if t.strategy), key=lambda t: t.number)

@@ -140,13 +140,12 @@ def sweep(
     *,
     limits: tuple[Target, ...] = (),
     store: Store | None = None,
-    told: Told | None = None,
 ) -> Sweep:
     """Try every point that the store does not have and that may fit.
 
     An interrupt ends it: what is done is kept and returned.
     """
-    kept = Kept(Task(scenario=scenario, limits=limits), runner, store, told)
+    kept = Kept(Task(scenario=scenario, limits=limits), runner, store, None)
     kept.known |= screened(scenario, space)
     with contextlib.suppress(KeyboardInterrupt):
         kept.attempt(p for p in space.points() if p.number not in kept.known)

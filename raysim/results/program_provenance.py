@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from raysim.hardware import catalog
@@ -10,6 +9,7 @@ from raysim.hardware.cores import SMT_PROVENANCE, SMT_YIELD
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.cloud import PHASES, NodeStart
 from raysim.results import libraries
+from raysim.results.provenance import counted
 from raysim.workloads.program_run import ProgramOutcome
 
 _MICROBENCHMARKS = "Ray 2.48.0 release microbenchmarks, m5.16xlarge"
@@ -125,14 +125,7 @@ def trust(outcome: ProgramOutcome) -> dict[str, Any]:
             "source": "the scenario (ray.node_speed)",
         })  # fmt: skip
     inputs += libraries.inputs(outcome.reports)
-    counts = Counter(item["basis"] for item in inputs)
-    return {
-        "measured": counts["measured"],
-        "datasheet": counts["datasheet"],
-        "assumed": counts["assumed"],
-        "past_error": None,
-        "inputs": inputs,
-    }
+    return counted(inputs, past_error=None)
 
 
 def _machines(outcome: ProgramOutcome) -> list[dict[str, Any]]:

@@ -42,12 +42,17 @@ def trust(outcome: JobOutcome, rows: Iterable[ProvenanceRow]) -> dict[str, Any]:
         {"name": name, "value": None, "basis": origin.basis, "source": origin.source}
         for name, origin in _model_constants(outcome).items()
     ]
+    return counted(inputs, _past_error(outcome))
+
+
+def counted(inputs: list[dict[str, Any]], past_error: float | None) -> dict[str, Any]:
+    """Inputs, and how many there are of each basis."""
     counts = Counter(item["basis"] for item in inputs)
     return {
         "measured": counts["measured"],
         "datasheet": counts["datasheet"],
         "assumed": counts["assumed"],
-        "past_error": _past_error(outcome),
+        "past_error": past_error,
         "inputs": inputs,
     }
 

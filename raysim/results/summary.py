@@ -7,14 +7,13 @@ beside the numbers they make.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from raysim.hardware.catalog import provenance_rows
 from raysim.hardware.cluster import ClusterSpec
-from raysim.perf.collectives import bus_factor
 from raysim.results.bottleneck import bound_by
 from raysim.results.certainty import certainty
+from raysim.results.collectives import collectives
 from raysim.results.cost import cost
 from raysim.results.credits import credits_part
 from raysim.results.goodput import PART_NAMES as RUN_PART_NAMES
@@ -22,7 +21,6 @@ from raysim.results.goodput import goodput_part, spare_nodes
 from raysim.results.provenance import trust
 from raysim.training.breakdown import Breakdown
 from raysim.training.memory.peaks import RankMemory
-from raysim.training.program import Call, Kind
 from raysim.training.tower import StepOutcome
 from raysim.units import format_bytes, format_seconds, to_seconds
 from raysim.workloads.train_run import JobOutcome
@@ -87,7 +85,7 @@ def summarize(
         },
         "memory": memory,
         "throughput": throughput,
-        "collectives": _collectives(step),
+        "collectives": collectives(step),
         "run": _run(outcome, tokens),
         **({} if goodput is None else {"goodput": goodput}),
         **credits_part(outcome),
@@ -433,68 +431,3 @@ def _checkpoint(outcome: JobOutcome) -> dict[str, Any]:
         "read_bytes": cost.read_bytes,
         "host_bytes": cost.host_bytes,
     }
-
-
-def _collectives(step: StepOutcome) -> list[dict[str, Any]]:
-    """Calls of the last step on the slowest rank, grouped as DeepSpeed's comms logger does."""
-    line = step.slowest
-    rank = line.program.rank
-    groups: dict[tuple[str, str, str], _Calls] = {}
-    for ops, times in step.weighted_ops(line):
-        for i in ops:
-            op = line.program.ops[i]
-            if op.kind == Kind.COLLECTIVE and op.call is not None:
-                key = (op.call.op, op.call.group, _what(op.name, op.call.group))
-                calls = groups.setdefault(key, _Calls(op.call))
-                calls.count += times
-                calls.size_bytes += times * op.call.size_bytes
-                calls.busy_ns += times * (line.end_ns[i] - line.met_ns[i])
-    rows = []
-    for (op_name, group, what), calls in groups.items():
-        cost_of = step.comms.traffic(calls.example, rank).cost
-        seconds = calls.busy_ns / 1e9
-        size = round(calls.size_bytes)
-        ranks = len(step.comms.members(group, rank))
-        bus = size * bus_factor(cost_of.op, ranks) / seconds if seconds else 0.0
-        rows.append(
-            {
-                "op": op_name,
-                "what": what,
-                "group": group,
-                "group_ranks": ranks,
-                "count": round(calls.count),
-                "bytes": size,
-                "seconds": seconds,
-                "bus_bytes_per_s": bus,
-                "algorithm": cost_of.algorithm,
-                "protocol": cost_of.protocol,
-            }
-        )
-    return sorted(rows, key=lambda row: -row["seconds"])
-
-
-@dataclass(slots=True)
-class _Calls:
-    """Running totals of equal calls."""
-
-    example: Call
-    count: float = 0.0
-    size_bytes: float = 0.0
-    busy_ns: float = 0.0
-
-
-def _what(name: str, group: str) -> str:
-    """What a call carries: ``all-gather model.layers.3.mlp`` carries parameters.
-
-    A module's name is no answer: over tensor-parallel ranks its activations travel, over
-    data-parallel ones its parameters, and back its gradients.
-    """
-    op, _, rest = name.partition(" ")
-    if op not in _CARRIES:
-        return name
-    if "." not in rest and rest not in {"root", "output_layer"}:
-        return rest
-    return "tensor-parallel activations" if group == "tp" else _CARRIES[op]
-
-
-_CARRIES = {"all-gather": "parameters", "all-reduce": "gradients", "reduce-scatter": "gradients"}

@@ -173,15 +173,11 @@ def _placed(problem: Problem, scenario: Scenario, where: Document) -> Problem:
     return replace(problem, where=where.where(("from",)))
 
 
-def build_job(
-    scenario: Scenario, model: Model | None = None, *, worker_cpus: float = 0.0
-) -> TrainJob:
+def build_job(scenario: Scenario, *, worker_cpus: float = 0.0) -> TrainJob:
     """The training job.
 
     Parameters
     ----------
-    model
-        The scenario's model, if it has been built already.
     worker_cpus
         CPUs that each of Ray Train's workers holds beside its GPU.
 
@@ -190,7 +186,7 @@ def build_job(
     ScenarioError
         The layout does not fit the model: heads not divisible, more stages than layers.
     """
-    model = model or build_model(scenario)
+    model = build_model(scenario)
     train, strategy = scenario.spec.train, scenario.strategy
     document = scenario.document.child(TRAIN, "train")
     problems = list(_misfits(scenario, model, document))

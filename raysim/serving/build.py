@@ -76,12 +76,7 @@ def _group_across(topology: Topology, first: int, ranks: int) -> GroupShape:
             {"nodes": 1},
         )
     places = [(n, local) for n in order for local in range(node.gpu_count)][:ranks]
-    islands = topology.islands(places)
-    return GroupShape.on(
-        node, ranks=ranks, islands=len(islands), per_island=max(map(len, islands)),
-        near=min(len(topology.nics_near(island)) for island in islands),
-        latency_s=topology.inter_node_latency_s(places),
-    )  # fmt: skip
+    return GroupShape.on(node, **topology.spread(places)._asdict())
 
 
 def _may_be_split(decoder: Decoder, settings: EngineSettings) -> None:

@@ -284,19 +284,12 @@ class Communicators:
         return known
 
     def _shape(self, places: Sequence[Member]) -> GroupShape:
-        islands = self.topology.islands(places)
-        per_island = max(len(group) for group in islands)
-        node = self.topology.specs[places[0][0]]
-        near = min(len(self.topology.nics_near(group)) for group in islands)
-        names = tuple(dict.fromkeys(self.topology.specs[n].name for n, _ in places))
-        latency_s = self.topology.inter_node_latency_s(places)
-        key = (len(places), len(islands), per_island, near, names, latency_s)
+        spread = self.topology.spread(places)
+        key = spread, tuple(dict.fromkeys(self.topology.specs[n].name for n, _ in places))
         known = self._shapes.get(key)
         if known is None:
-            known = self._shapes[key] = GroupShape.on(
-                node, ranks=len(places), islands=len(islands), per_island=per_island, near=near,
-                latency_s=latency_s,
-            )  # fmt: skip
+            node = self.topology.specs[places[0][0]]
+            known = self._shapes[key] = GroupShape.on(node, **spread._asdict())
         return known
 
 

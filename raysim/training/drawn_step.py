@@ -13,8 +13,9 @@ from raysim.training.compiler.feed import Feed
 from raysim.training.graph.every_rank import every_rank_step_ns
 from raysim.training.noise import Noise
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs, prepare
 from raysim.training.stages import check_pipeline
-from raysim.training.tower import compile_programs, prepare, steps_to_steady
+from raysim.training.tower import steps_to_steady
 
 
 @collector_at_ease()

@@ -20,17 +20,10 @@ from raysim.training.graph.step_graph import StepGraph
 from raysim.training.noise import Noise, folded_factors, stretched
 from raysim.training.on_links import communicators_alone
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs, enough, prepare, shortened
 from raysim.training.program import COMPUTE, Kind
 from raysim.training.stages import check_pipeline, pipeline_of
-from raysim.training.tower import (
-    compile_programs,
-    enough,
-    prepare,
-    shortened,
-    simulate,
-    steady_passes,
-    steps_to_steady,
-)
+from raysim.training.tower import simulate, steady_passes, steps_to_steady
 
 
 @collector_at_ease()

@@ -19,12 +19,13 @@ from raysim.models.huggingface import build
 from raysim.perf.compute import ComputeModel
 from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
+from raysim.training.memory.need import memory_need
 from raysim.training.memory.peaks import rank_memory
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
-from raysim.training.tower import compile_programs, memory_need
 from raysim.units import GIB
 from raysim.validate.llm_foundry import GPT2
 from raysim.validate.points import Point

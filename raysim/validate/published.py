@@ -28,12 +28,13 @@ from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
 from raysim.training.memory.peaks import RankMemory, rank_memory
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
-from raysim.training.tower import StepOutcome, compile_programs, simulate
+from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.llm_foundry import mpt

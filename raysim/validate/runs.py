@@ -29,6 +29,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.host import HostPool
+from raysim.training.memory.need import memory_need
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import (
     OffloadOptimizer,
@@ -38,7 +39,7 @@ from raysim.training.settings.deepspeed import (
     ZeroConfig,
 )
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import StepOutcome, memory_need, simulate
+from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point

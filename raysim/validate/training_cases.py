@@ -143,11 +143,10 @@ def calibration_rows(folder: Path) -> list[Measured]:
     return rows
 
 
-def step_points(folder: Path, profile: Profile | None = None) -> Iterator[Point]:
-    """Step times beside their predictions; ``profile`` None: the folder's own, if it has one."""
+def step_points(folder: Path) -> Iterator[Point]:
+    """Step times beside their predictions, under the folder's own profile if it has one."""
     path = folder / PROFILE
-    if profile is None:
-        profile = load_profile(path) if path.exists() else OWN
+    profile = load_profile(path) if path.exists() else OWN
     cases = read_cases(folder)
     rows = [row for row in read_steps(folder) if cases[row.key[0]]["engine"] in ENGINES]
     names = dict.fromkeys(row.key[0] for row in rows)

@@ -21,10 +21,11 @@ from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
 from raysim.training.drawn_step import drawn_step_ns
 from raysim.training.memory.host import HostMemory
+from raysim.training.memory.need import host_need
 from raysim.training.noise import ALIKE, Noise
 from raysim.training.plan import TrainingPlan
 from raysim.training.steps_under import steady_steps_ns
-from raysim.training.tower import StepOutcome, host_need, simulate
+from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_ns, to_seconds
 from raysim.workloads.credits import Throttle, throttle_of
 from raysim.workloads.failures import Failures

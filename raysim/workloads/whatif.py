@@ -18,10 +18,11 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
 from raysim.raylibs.train.host_threads import with_all_cores
+from raysim.training.memory.need import memory_need
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, ZeroConfig
 from raysim.training.stages import pipeline_of
-from raysim.training.tower import memory_need, simulate
+from raysim.training.tower import simulate
 from raysim.units import format_bytes, to_seconds
 from raysim.workloads.whatif_fsdp import FsdpChange, exchanging_less, holding_less
 

@@ -21,20 +21,21 @@ import simpy
 from raysim.hardware.network import FlowNetwork
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
-from raysim.training import tower
+from raysim.training import prepared
 from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
 from raysim.training.drawn_step import drawn_step_ns
 from raysim.training.executor import Executor
 from raysim.training.graph.recosting import Costs, Recosting
 from raysim.training.graph.step_graph import StepGraph
+from raysim.training.memory.need import memory_need
 from raysim.training.noise import Noise
 from raysim.training.on_links import communicators_alone
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.program import Program
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import memory_need, simulate
+from raysim.training.tower import simulate
 from tests.benchmarks.table import cpu_s, law, row
 from tests.training_parts import cluster, plan
 
@@ -80,8 +81,8 @@ JITTER = Noise(gpu_cv=0.02, kernel_cv=0.03)
 
 def first_s(run: Callable[[], Any]) -> float:
     """CPU seconds where nothing is known of the cluster yet."""
-    tower._communicators.cache_clear()
-    tower._topology.cache_clear()
+    prepared._communicators.cache_clear()
+    prepared._topology.cache_clear()
     gc.collect()
     return cpu_s(run)
 
@@ -100,8 +101,8 @@ def by_simpy(programs: Sequence[Program]) -> float:
 
 
 def compiled(p: TrainingPlan, gpus: int) -> tuple[tuple[Program, ...], Communicators]:
-    costs, stages, comms = tower.prepare(p, cluster(gpus // 8), folded=True)
-    return tower.compile_programs(
+    costs, stages, comms = prepared.prepare(p, cluster(gpus // 8), folded=True)
+    return prepared.compile_programs(
         p, comms, stages, costs, feed=Feed(), steps=1, memory=False
     ), comms  # fmt: skip
 
@@ -118,7 +119,7 @@ def test_folded_jobs(benchmark: Any) -> None:
         first.append((gpus, first_s(step)))
         again.append((gpus, seconds(step, rounds=2)))
         full.append((gpus, seconds(lambda step=step: step(memory=True), rounds=2)))
-        programs, _ = compiled(tower.shortened(p, min(64, tower.enough(p))), gpus)
+        programs, _ = compiled(prepared.shortened(p, min(64, prepared.enough(p))), gpus)
         events_s = by_simpy(programs)
         row("training, folded", f"{gpus:>7,} GPUs, first", first[-1][1], f"{first[-1][1]:.2f} s",
             events_s / first[-1][1], "SimPy processes, a timeout per operation")  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from raysim.training import tower
 from raysim.training.breakdown import step_breakdown
+from raysim.training.memory.need import memory_need
 from raysim.training.pipeline.pipelines import KINDS, Pipeline, misfits
 from raysim.training.pipeline.schedule import Do
 from raysim.training.plan import TrainingPlan
@@ -267,7 +268,7 @@ def test_extrapolated_equals_full(
         pipeline=cut,
     )
     few = play(p)
-    assert tower.memory_need(p, cluster())[0] == few.fullest.peak_bytes
+    assert memory_need(p, cluster())[0] == few.fullest.peak_bytes
     monkeypatch.setattr(tower, "enough", lambda plan: plan.gradient_accumulation_steps)
     full = play(p)
     assert bool(few.extrapolated) == (name != "gpipe")

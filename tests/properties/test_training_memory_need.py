@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from raysim.errors import ScenarioError
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.memory.bounds import at_most
+from raysim.training.memory.need import memory_need
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import memory_need
 from tests.training_parts import cluster, llama, plan, play
 
 WHERE = cluster(2)

@@ -19,10 +19,10 @@ from raysim.training.executor import Executor, Timeline
 from raysim.training.graph.recosting import Costs, Recosting
 from raysim.training.graph.step_graph import StepGraph
 from raysim.training.on_links import communicators_alone
+from raysim.training.prepared import compile_programs, prepare
 from raysim.training.program import Kind, Program
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import compile_programs, prepare
 from tests.properties.test_training_tower import local_programs, plans
 from tests.training_parts import cluster, llama, plan
 

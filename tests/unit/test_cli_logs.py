@@ -37,7 +37,7 @@ def test_once_says_what_was_read_taken_and_done(
     for pattern in (
         r"raysim.scenario.documents: read \S+/scenario.yaml: \d+ bytes, sha256 [0-9a-f]{12}",
         r"raysim.scenario.load: taken: seed: default 0",
-        r"raysim.training.tower: compiled \d+ ranks, \d+ operations",
+        r"raysim.training.prepared: compiled \d+ ranks, \d+ operations",
         r"raysim.cli.logs: compiling rank: took",
         r"raysim.cli.run: wrote runs/mlp-pipeline-",
     ):
@@ -95,4 +95,8 @@ def test_python_gets_the_same_by_its_own_logging(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, logger="raysim"):
         raysim.run(raysim.load(SCENARIO), record=False, what_if=False)
     names = {record.name for record in caplog.records}
-    assert names >= {"raysim.scenario.documents", "raysim.scenario.load", "raysim.training.tower"}
+    assert names >= {
+        "raysim.scenario.documents",
+        "raysim.scenario.load",
+        "raysim.training.prepared",
+    }

@@ -57,13 +57,6 @@ def test_peak_says_when_how_much_of_what_and_by_whom():
     assert (nothing.total_bytes, nothing.by_category, nothing.label) == (0, {}, "")
 
 
-def test_running_out_is_told_as_a_result():
-    assert ledger().first_over(22) is None
-    over = ledger().first_over(14)
-    assert over is not None
-    assert (over.t_ns, over.total_bytes, over.label) == (1, 15, "layer 0")
-
-
 def test_entries_after_a_question_count():
     book = ledger()
     assert book.peak().total_bytes == 22

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import pytest
@@ -170,7 +169,9 @@ def test_nvl72_domain_spans_hosts():
     assert "node-18/nic-2/in" in names(topology.path(("gpu", 0, 1), ("gpu", 18, 2)))
     members = [(n, i) for n in range(20) for i in range(4)]
     assert [len(group) for group in topology.islands(members)] == [72, 8]
-    assert topology.inter_node_bytes_per_s(members) == pytest.approx(8 * 50 * GB)
+    spread = topology.spread(members)
+    assert spread[:4] == (80, 2, 72, 8)  # ranks, islands, in the fullest, NICs near the smallest
+    assert spread.latency_s == topology.inter_node_latency_s(members) > 0.0
     inside = topology.collective_loads(members[:72], 10.0, 99.0)
     assert set(inside.values()) == {10.0}
     assert len(inside) == 2 * 72
@@ -184,9 +185,8 @@ def test_collective_loads_ports_nics_and_pcie():
     assert loads["node-0/nic-7/out"] == loads["node-1/nic-2/in"] == 2.0  # 16 over 8 rails
     assert loads["node-0/gpu-7/pcie-out"] == 2.0
     assert len(loads) == 2 * 8 * 6
-    assert topology.inter_node_bytes_per_s(members) == pytest.approx(400 * GB)
-    assert topology.inter_node_bytes_per_s(members[:8]) == math.inf
-    assert topology.inter_node_latency_s(members) == pytest.approx(2e-6 + 2 * 0.5e-6)
+    assert topology.spread(members) == (16, 2, 8, 8, pytest.approx(2e-6 + 2 * 0.5e-6))
+    assert topology.spread(members[:8]) == (8, 1, 8, 8, 0.0)
 
 
 def test_one_member_per_node_uses_its_own_rail_only():
@@ -204,7 +204,7 @@ def test_four_narrow_nics_per_gpu_share_its_bytes():
     assert topology.nics_near([(0, 1)]) == [(0, 4), (0, 5), (0, 6), (0, 7)]
     loads = by_name(topology.collective_loads([(0, 1), (1, 1)], 0.0, 8.0))
     assert loads["node-0/nic-4/out"] == loads["node-1/nic-7/in"] == 2.0
-    assert topology.inter_node_bytes_per_s([(0, 1), (1, 1)]) == pytest.approx(50 * GB)
+    assert topology.spread([(0, 1), (1, 1)]).near == 4
 
 
 def test_a_ring_over_pods_loads_each_uplink_once_per_crossing():

@@ -11,8 +11,9 @@ from raysim.models.attention import Core, attend
 from raysim.models.table import Attention, Operator
 from raysim.models.tape import Tape, Tensor
 from raysim.perf.attention import score_elements
-from raysim.perf.compute import ComputeModel, Dtype
+from raysim.perf.compute import ComputeModel
 from raysim.perf.constants import INDEX_S, MEMORY_SHARE, TRITON_BACKWARD
+from raysim.perf.kernels import Dtype
 
 CORE = Attention(
     q_len=4096, kv_len=4096, heads=32, kv_heads=8, head_dim=128, v_head_dim=128, causal=True

@@ -17,6 +17,7 @@ from raysim.perf.compute import ComputeModel
 from raysim.perf.workspaces import workspace_bytes
 
 H100 = catalog.gpu("H100-SXM-80GB")
+SMS = H100.sm_count
 TABLE = Path("validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-26/convolution.csv")
 WORKSPACES = Path("validation/data/nvidia-h100-80gb-hbm3-1gpu/2026-11-27/workspace.csv")
 
@@ -171,8 +172,8 @@ def test_a_first_layer_is_not_copied(model: ComputeModel) -> None:
     made = 64 * 32 * 112 * 112  # MobileNet's in fp32, 116 us
     seconds = model.operator_s(layer(3, 32, 224, 3, stride=2), batch=64, dtype="fp32")
     assert seconds == pytest.approx(116e-6, rel=0.2)
-    assert workspace_bytes(layer(3, 32, 224, 3, stride=2), 64, 4) == 0
-    assert workspace_bytes(layer(32, 32, 112, 3), 64, 4) > 2 * 4 * made
+    assert workspace_bytes(layer(3, 32, 224, 3, stride=2), 64, 4, sms=SMS) == 0
+    assert workspace_bytes(layer(32, 32, 112, 3), 64, 4, sms=SMS) > 2 * 4 * made
 
 
 def test_a_depthwise_gradient_is_of_all_positions_of_its_input(model: ComputeModel) -> None:
@@ -207,10 +208,10 @@ def test_a_weights_gradient_of_many_positions_runs_as_fast_as_forward(model: Com
 def test_workspaces_hold_channels_last_copies() -> None:
     last_of_edsr = layer(64, 3, 192, 3)  # its output is padded to four channels
     copies = 4 * 16 * 192 * 192 * (64 + 4)
-    assert workspace_bytes(last_of_edsr, 16, 4) == pytest.approx(copies, rel=0.001)
-    assert workspace_bytes(layer(64, 3, 192, 3, last=True), 16, 4) == 0
-    assert workspace_bytes(layer(64, 256, 56, 1), 16, 4) == 0
-    assert workspace_bytes(layer(96, 96, 56, 3, groups=96), 16, 4) == 0
+    assert workspace_bytes(last_of_edsr, 16, 4, sms=SMS) == pytest.approx(copies, rel=0.001)
+    assert workspace_bytes(layer(64, 3, 192, 3, last=True), 16, 4, sms=SMS) == 0
+    assert workspace_bytes(layer(64, 256, 56, 1), 16, 4, sms=SMS) == 0
+    assert workspace_bytes(layer(96, 96, 56, 3, groups=96), 16, 4, sms=SMS) == 0
 
 
 def test_workspaces_are_those_that_were_measured() -> None:
@@ -227,7 +228,7 @@ def test_workspaces_are_those_that_were_measured() -> None:
                 dims=n["dims"],
             )  # fmt: skip
             width, backward = 2 if row["dtype"] == "bf16" else 4, row["way"] == "backward"
-            found = workspace_bytes(op, n["batch"], width, backward=backward)
+            found = workspace_bytes(op, n["batch"], width, backward=backward, sms=SMS)
             measured = float(row["value"])
             rows += 1
             if abs(found - measured) > max(0.1 * measured, 2**21):
@@ -238,16 +239,20 @@ def test_workspaces_are_those_that_were_measured() -> None:
 
 def test_first_layers_pad_their_few_channels_in_16_bits() -> None:
     stem, patches = layer(3, 64, 256, 7, stride=2), layer(3, 768, 256, 16, stride=16)
-    assert workspace_bytes(stem, 32, 2) == pytest.approx(100.7e6, rel=0.01)
-    assert workspace_bytes(stem, 32, 4) == pytest.approx(159.4e6, rel=0.01)  # as they are
-    assert workspace_bytes(patches, 32, 4) == 0
+    assert workspace_bytes(stem, 32, 2, sms=SMS) == pytest.approx(100.7e6, rel=0.01)
+    as_they_are = workspace_bytes(stem, 32, 4, sms=SMS)
+    assert as_they_are == pytest.approx(159.4e6, rel=0.01)
+    assert workspace_bytes(patches, 32, 4, sms=SMS) == 0
     last = layer(3, 64, 256, 7, stride=2, last=True)
-    assert workspace_bytes(last, 32, 2) == pytest.approx(33.6e6, rel=0.01)
+    assert workspace_bytes(last, 32, 2, sms=SMS) == pytest.approx(33.6e6, rel=0.01)
 
 
 def test_a_weights_gradient_is_summed_from_parts() -> None:
     filters, alone = layer(128, 128, 32, 3, last=True), layer(256, 256, 32, 1)
-    assert workspace_bytes(filters, 32, 2, backward=True) == 4 * (4 * 128 * 1152)
-    assert workspace_bytes(alone, 32, 2, backward=True) == 32 * (4 * 256 * 256)  # a sample each
+    assert workspace_bytes(filters, 32, 2, backward=True, sms=SMS) == 4 * (4 * 128 * 1152)
+    # its nine tiles of 128 by 128 fill 20 SMs when there are two parts of each
+    assert workspace_bytes(filters, 32, 2, backward=True, sms=20) == 2 * (4 * 128 * 1152)
+    assert workspace_bytes(alone, 32, 2, backward=True, sms=SMS) == 32 * 4 * 256**2  # a sample each
     depthwise = layer(384, 384, 16, 7, groups=384, last=True)
-    assert workspace_bytes(depthwise, 32, 2, backward=True) == pytest.approx(19.27e6, rel=0.001)
+    parts = workspace_bytes(depthwise, 32, 2, backward=True, sms=SMS)
+    assert parts == pytest.approx(19.27e6, rel=0.001)

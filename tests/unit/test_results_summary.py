@@ -10,7 +10,8 @@ import pytest
 
 from raysim.kernel.record import ColumnRecorder
 from raysim.kernel.simulation import Simulation
-from raysim.results.summary import _what, summarize
+from raysim.results.collectives import _what
+from raysim.results.summary import summarize
 from raysim.training.recording import record_outcome
 from raysim.training.settings.parallel import Mesh
 from raysim.workloads.train_job import DataSettings, TrainJob

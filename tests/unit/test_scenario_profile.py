@@ -155,6 +155,20 @@ def test_a_program_runs_on_the_profiles_service_times(tmp_path: Path, file: Path
     assert again.summary["run"] == result.summary["run"]
 
 
+def test_calls_are_drawn_as_long_as_the_profile_says_they_take(tmp_path: Path) -> None:
+    script, file = tmp_path / "main.py", tmp_path / "profile.yaml"
+    script.write_text("import ray\nray.init()\nray.get(ray.remote(lambda: 1).remote())\n")
+    file.write_text(FILE.replace("get_ns: 51000", "submit_task_ns: 300000"))
+    result = raysim.run(script_scenario(script, compute="declared", profile=file))
+    assert result.program is not None
+    drawn = [s for s in result.program.trace().spans() if s.category == "submit_task"]
+    assert [s.end_ns - s.start_ns for s in drawn] == [300_000]
+    assert result.plot.activity.submitting_ns == 300_000
+    result.program.write(tmp_path)
+    events = json.loads((tmp_path / "timeline.json").read_text())
+    assert [e["dur"] for e in events if e["cat"] == "submit_task"] == [300.0]
+
+
 def test_a_training_job_runs_on_the_profiles_constants(root: Path, file: Path) -> None:
     plain = raysim.load(root / "scenarios" / "llama3_8b_zero3")
     scenario = plain.with_({"profile": str(file)})

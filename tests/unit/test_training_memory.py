@@ -16,6 +16,7 @@ from raysim.training.communicators import Communicators
 from raysim.training.layers.sections import Gradient
 from raysim.training.memory.estimators import zero_paper_bytes
 from raysim.training.memory.host import host_memory
+from raysim.training.memory.need import host_need
 from raysim.training.memory.peaks import rank_memory
 from raysim.training.settings.deepspeed import OffloadOptimizer, OffloadParam, Optimizer, ZeroConfig
 from raysim.training.settings.parallel import Mesh
@@ -26,7 +27,6 @@ from raysim.training.states.zero import (
     shard_numel,
     touched_numel,
 )
-from raysim.training.tower import host_need
 from raysim.units import GIB
 from tests.training_parts import cluster, llama, plan, play, programs
 

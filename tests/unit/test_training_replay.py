@@ -12,12 +12,12 @@ from raysim.hardware import catalog
 from raysim.training.allocator.caching import Allocator
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.memory import peaks
+from raysim.training.memory.need import memory_need
 from raysim.training.memory.peaks import rank_memory
 from raysim.training.memory.replay import TOUCHED, Player, replay, resolve
 from raysim.training.program import Op, Program, ProgramBuilder
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ZeroConfig
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import memory_need
 from raysim.units import GIB, MIB
 from raysim.workloads.whatif import smallest_fit
 from tests.training_parts import cluster, llama, plan, programs

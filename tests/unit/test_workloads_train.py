@@ -11,9 +11,9 @@ from raysim.errors import ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
+from raysim.training.memory.need import memory_need
 from raysim.training.settings.deepspeed import OffloadOptimizer
 from raysim.training.settings.parallel import Mesh
-from raysim.training.tower import memory_need
 from raysim.workloads.startup import startup_phases
 from raysim.workloads.train_job import CheckpointSettings, DataSettings, TrainJob
 from raysim.workloads.train_run import JobOutcome, feed_of, play_job

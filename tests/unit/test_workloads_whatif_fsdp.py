@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from raysim.training.memory.need import memory_need
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.fsdp import FsdpSettings
-from raysim.training.tower import memory_need
 from raysim.units import to_seconds
 from raysim.workloads.whatif import faster, quick_step_s, smallest_fit
 from raysim.workloads.whatif_fsdp import exchanging_less, holding_less

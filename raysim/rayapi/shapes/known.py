@@ -138,14 +138,21 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
 
 def constant(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
     """The values of what took another tensor's shape alone (a mask of ones), or is taken so."""
-    if name not in _CONSTANT and name != "isfinite":
+    if name == "isfinite":
+        _taken_finite(out)
+    elif name in _CONSTANT and isinstance(out, torch.Tensor) and out.is_meta:
+        _of_a_shape(func, args, kwargs, out)
+
+
+def _taken_finite(out: Any) -> None:
+    """As a loss that nobody knows is taken to be."""
+    if not isinstance(out, torch.Tensor) or not out.is_meta or hasattr(out, "raysim_values"):
         return
-    if not isinstance(out, torch.Tensor) or not out.is_meta:
-        return
-    if name == "isfinite":  # as a loss that nobody knows is taken to be
-        if out.numel() <= MOST_FOLLOWED and not hasattr(out, "raysim_values"):
-            out.raysim_values = torch.ones(out.shape, dtype=torch.bool)  # type: ignore[attr-defined]
-        return
+    if out.numel() <= MOST_FOLLOWED:
+        out.raysim_values = torch.ones(out.shape, dtype=torch.bool)  # type: ignore[attr-defined]
+
+
+def _of_a_shape(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> None:
     most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
     if out.numel() <= most and not out.requires_grad:
         like = torch.empty_like(args[0], device="cpu")

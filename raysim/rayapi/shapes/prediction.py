@@ -23,9 +23,10 @@ from raysim.raylibs.train.gang import Gang
 from raysim.training.compiler.feed import Feed
 from raysim.training.executor import Timeline
 from raysim.training.memory.host import HostMemory
+from raysim.training.memory.need import host_need
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE
-from raysim.training.tower import StepOutcome, host_need, simulate
+from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 
 

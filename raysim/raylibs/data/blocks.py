@@ -17,6 +17,9 @@ from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.tasks import Ref
 
+SAFE_FACTOR = 1.5
+"""``MAX_SAFE_BLOCK_SIZE_FACTOR``: a block of so many targets is not cut."""
+
 
 class Piece(NamedTuple):
     """What a map of a shuffle has for one partition."""
@@ -86,19 +89,19 @@ def total(blocks: Iterable[Block]) -> tuple[int, int]:
     return rows, size_bytes
 
 
-def cut(rows: int, size_bytes: int, target_bytes: int, *, factor: float = 1.5) -> list[Made]:
+def cut(rows: int, size_bytes: int, target_bytes: int) -> list[Made]:
     """Output of a task as ``BlockOutputBuffer`` cuts it: full blocks, then what is left.
 
-    A rest that would leave the last block below ``factor`` targets stays with it.
+    A rest that would leave the last block below ``SAFE_FACTOR`` targets stays with it.
     """
-    if size_bytes <= target_bytes * factor or rows <= 1:
+    if size_bytes <= target_bytes * SAFE_FACTOR or rows <= 1:
         return [Made(rows, size_bytes)]
     per_row = size_bytes / rows
     each = max(1, round(target_bytes / per_row))
     count = max(1, rows // each)
     rest = rows - count * each
     parts = [each] * count
-    if rest and rest * per_row <= target_bytes * (factor - 1):
+    if rest and rest * per_row <= target_bytes * (SAFE_FACTOR - 1):
         parts[-1] += rest
     elif rest:
         parts.append(rest)

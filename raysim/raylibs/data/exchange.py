@@ -26,8 +26,7 @@ from raysim.raycore.tasks import Ref
 from raysim.raylibs.data.blocks import Block, Made, Piece, evenly, locations, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
-from raysim.raylibs.data.operators import Links, Operator
-from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
+from raysim.raylibs.data.operators import Links, Operator, TakesNothing
 from raysim.raylibs.data.stages import ExchangeStage
 from raysim.units import to_ns
 
@@ -88,7 +87,7 @@ class Part(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
-class Exchange:
+class Exchange(TakesNothing):
     """Takes what maps have cut, and gives partitions to fetch: at the end, or round by round."""
 
     throttled = False
@@ -192,23 +191,6 @@ class Exchange:
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
         return len(self._held), self._held_bytes
-
-    @property
-    def producing(self) -> int:
-        """As ``Operator``."""
-        return 0
-
-    def usage(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def per_task(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def least_and_most(self) -> tuple[Resources, Resources]:
-        """As ``Operator``."""
-        return NONE, NO_LIMIT
 
 
 def _contents(blocks: list[Block]) -> list[Made]:

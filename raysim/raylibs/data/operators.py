@@ -115,7 +115,28 @@ class Links:
         return gone
 
 
-class Passing:
+class TakesNothing:
+    """What operators answer that hold no CPUs and no GPUs: they work on the driver."""
+
+    @property
+    def producing(self) -> int:
+        """As ``Operator``."""
+        return 0
+
+    def usage(self) -> Resources:
+        """As ``Operator``."""
+        return NONE
+
+    def per_task(self) -> Resources:
+        """As ``Operator``."""
+        return NONE
+
+    def least_and_most(self) -> tuple[Resources, Resources]:
+        """As ``Operator``."""
+        return NONE, NO_LIMIT
+
+
+class Passing(TakesNothing):
     """An operator without tasks: what it is given it gives on, or not."""
 
     throttled = False
@@ -177,20 +198,3 @@ class Passing:
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
         return len(self._held), total(self._held)[1]
-
-    @property
-    def producing(self) -> int:
-        """As ``Operator``."""
-        return 0
-
-    def usage(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def per_task(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def least_and_most(self) -> tuple[Resources, Resources]:
-        """As ``Operator``."""
-        return NONE, NO_LIMIT

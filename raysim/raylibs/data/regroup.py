@@ -19,15 +19,14 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.data.blocks import Block, sliced, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
-from raysim.raylibs.data.operators import Links, Operator
-from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
+from raysim.raylibs.data.operators import Links, Operator, TakesNothing
 from raysim.raylibs.data.stages import Regrouped
 
 if TYPE_CHECKING:
     from raysim.raylibs.data.map_operator import DataTask
 
 
-class Regroup:
+class Regroup(TakesNothing):
     """Takes all input; what belongs to one task of the next stage has its number as ``split``."""
 
     throttled = False
@@ -98,23 +97,6 @@ class Regroup:
         """As ``Operator``."""
         held = list(itertools.chain(*self._held))
         return len(held), total(held)[1]
-
-    @property
-    def producing(self) -> int:
-        """As ``Operator``."""
-        return 0
-
-    def usage(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def per_task(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def least_and_most(self) -> tuple[Resources, Resources]:
-        """As ``Operator``."""
-        return NONE, NO_LIMIT
 
 
 def _cut(blocks: list[Block], ends: list[int]) -> Script:

@@ -17,8 +17,7 @@ from raysim.raycore.scripts import Script, drop, keep
 from raysim.raylibs.data.blocks import Block, locations, sliced, total
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.metrics import OpMetrics
-from raysim.raylibs.data.operators import Links, Operator
-from raysim.raylibs.data.resources import NO_LIMIT, NONE, Resources
+from raysim.raylibs.data.operators import Links, Operator, TakesNothing
 from raysim.raylibs.data.specs import Split
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ BUFFERED_PER_CONSUMER = 2
 """``DEFAULT_OUTPUT_SPLITTER_MAX_BUFFERING_FACTOR``."""
 
 
-class Splitter:
+class Splitter(TakesNothing):
     """``OutputSplitter``."""
 
     materializes = False
@@ -138,20 +137,3 @@ class Splitter:
     def internal(self) -> tuple[int, int]:
         """As ``Operator``."""
         return len(self._buffer), total(self._buffer)[1]
-
-    @property
-    def producing(self) -> int:
-        """As ``Operator``."""
-        return 0
-
-    def usage(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def per_task(self) -> Resources:
-        """As ``Operator``."""
-        return NONE
-
-    def least_and_most(self) -> tuple[Resources, Resources]:
-        """As ``Operator``."""
-        return NONE, NO_LIMIT

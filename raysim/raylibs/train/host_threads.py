@@ -12,8 +12,9 @@ from raysim.perf.host import HostPool
 from raysim.raylibs.warnings import PlannerWarning
 from raysim.training.compiler.feed import Feed
 from raysim.training.plan import TrainingPlan
+from raysim.training.prepared import compile_programs
 from raysim.training.program import CPU, Program
-from raysim.training.tower import StepOutcome, compile_programs
+from raysim.training.tower import StepOutcome
 from raysim.units import format_seconds, to_seconds
 
 NOTICEABLE_SHARE = 0.01

@@ -68,7 +68,9 @@ class ProgramPlots:
     def activity(self) -> Activity:
         """What the cluster was doing all along."""
         recorded = self._recorded
-        return Activity(in_order(recorded.rows), recorded.end_ns, lost=recorded.lost)
+        return Activity(
+            in_order(recorded.rows), recorded.end_ns, lost=recorded.lost, costs=recorded.costs
+        )
 
     @property
     def _recorded(self) -> Recorded:

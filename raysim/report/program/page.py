@@ -46,7 +46,7 @@ def pictures(recorded: Recorded, summary: Mapping[str, Any]) -> Pictures:
     """All of them."""
     rows, end_ns = in_order(recorded.rows), max(1, recorded.end_ns)
     end_s = end_ns / NS_PER_S
-    activity = Activity(rows, end_ns, lost=recorded.lost)
+    activity = Activity(rows, end_ns, lost=recorded.lost, costs=recorded.costs)
     now = moment(rows, end_ns)
     cluster = timeline(recorded, now, summary)
     heat = links.heat(recorded.ports, end_ns)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.hardware.port_history import PortUse
+from raysim.perf.ray_core import RayCosts
 from raysim.raycore.cloud import Launch
 from raysim.raycore.config import RayConfig
 from raysim.raycore.ids import NodeID
@@ -39,6 +40,8 @@ class Recorded:
     """Of the state log, up to the end of the run."""
     end_ns: int
     config: RayConfig = field(default_factory=RayConfig)
+    costs: RayCosts = field(default_factory=RayCosts)
+    """By which calls of ``.remote()`` are drawn; raysim's own of a run read from its folder."""
     lost: tuple[tuple[int, NodeID], ...] = ()
     """When which node falls silent."""
     output: str = field(default="", repr=False)
@@ -78,11 +81,11 @@ class Recorded:
 
     def trace(self) -> ColumnRecorder:
         """For ``results.traces``."""
-        return records(self.rows, end_ns=self.end_ns, lost=self.lost)
+        return records(self.rows, end_ns=self.end_ns, lost=self.lost, costs=self.costs)
 
     def write(self, folder: Path) -> None:
         """``timeline.json``, ``output.txt``, ``compute.csv`` and ``frames/``."""
-        write_timeline(self.rows, folder / "timeline.json")
+        write_timeline(self.rows, folder / "timeline.json", costs=self.costs)
         (folder / "output.txt").write_text(self.output, encoding="utf-8", newline="\n")
         if self.compute_rows:
             with (folder / "compute.csv").open("w", newline="", encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
-from raysim.training.layers.sections import Gradient, Unit
+from raysim.training.layers.sections import Gradient, Unit, weights_of
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 from raysim.training.settings.deepspeed import Precision
@@ -96,7 +96,8 @@ class EngineContext:
 
     def _stored(self) -> dict[str, int]:
         """Bytes of each stored weight by its name."""
-        return {g.name: g.size_bytes(self.weight_bytes) for u in self.units for g in u.uses}
+        width = self.weight_bytes
+        return {name: g.size_bytes(width) for name, g in weights_of(self.units).items()}
 
     def flatten_weights(self, *, clones: bool = False, on_host: bool = False) -> None:
         """One flat group in the place of the trained weights; frozen ones stay as they are.
@@ -167,6 +168,19 @@ class EngineContext:
         if b.keeps_memory and unit.gradients:
             tensors = unit.gradient_tensors(width)
             b.alloc("gradient", sum(tensors), unit.name, tensors=tensors)
+
+    def alloc_first_gradients(self, unit: Unit, phase: str) -> None:
+        """Those of a unit about to run, if they are the step's first: they are held until it."""
+        if phase == "backward" and self.builder.backward_index == 0:
+            self.alloc_gradients(unit)
+
+    def added_gradients(self, unit: Unit) -> tuple[float, int]:
+        """Seconds and launches of a unit's gradients added to those of earlier micro-batches."""
+        tensors = len(unit.gradients)
+        if self.builder.backward_index == 0 or not tensors:
+            return 0.0, 0
+        moved_bytes = 3.0 * unit.numel * self.weight_bytes
+        return self.costs.memory_s(moved_bytes, kernels=tensors), tensors
 
     def copy_s(
         self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool = True

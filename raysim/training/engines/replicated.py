@@ -88,8 +88,7 @@ class Replicated:
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""
-        if phase == "backward" and self.c.builder.backward_index == 0:
-            self.c.alloc_gradients(unit)
+        self.c.alloc_first_gradients(unit, phase)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
@@ -97,11 +96,7 @@ class Replicated:
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """From the second micro-batch on, gradients are added to those held."""
-        if self.c.builder.backward_index == 0 or not unit.gradients:
-            return 0.0, 0
-        moved = 3.0 * unit.numel * self.c.weight_bytes
-        tensors = len(unit.gradients)
-        return self.c.costs.memory_s(moved, kernels=tensors), tensors
+        return self.c.added_gradients(unit)
 
     def end_backward(self) -> None:
         """Nothing is in flight."""

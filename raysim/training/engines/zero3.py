@@ -24,7 +24,7 @@ from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
-from raysim.training.layers.sections import Gradient, Unit
+from raysim.training.layers.sections import Gradient, Unit, weights_of
 from raysim.training.program import D2H, Call
 from raysim.training.states.quantization import weight_groups
 from raysim.training.states.swapping import SubGroup, place
@@ -54,7 +54,7 @@ class ZeroThree:
         c = self.c = context
         self.zero = c.plan.zero
         self.n = self.zero.shard_ranks(c.ranks)
-        stored = tuple({g.name: g for u in c.units for g in u.uses}.values())
+        stored = tuple(weights_of(c.units).values())
         self.scales = [round(g.numel * g.whole_bytes) for g in stored if g.whole_bytes]
         if self.scales and self.zero.zero_quantized_weights:
             raise ScenarioError(

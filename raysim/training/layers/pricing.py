@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 from raysim.models.table import (
@@ -18,8 +19,8 @@ from raysim.models.table import (
     Parameter,
     Saved,
 )
+from raysim.perf import workspaces
 from raysim.perf.compute import ComputeModel
-from raysim.perf.workspaces import workspace_bytes
 from raysim.training.layers.recompute import MODULES, Again, Checkpointing, Kept, kept
 from raysim.training.layers.sections import (
     Cut,
@@ -383,6 +384,7 @@ class Pricer:
         Each with what lives beside it, tensor by tensor; what was gathered is whole beside them.
         """
         width = COMPUTE_DTYPE_BYTES[self.dtype]
+        workspace_bytes = partial(workspaces.workspace_bytes, sms=self.costs.gpu.sm_count)
         beside = 0
         forward: tuple[float, ...] = (0.0,)
         backward: tuple[float, ...] = (0.0,)

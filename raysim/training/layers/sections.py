@@ -8,7 +8,7 @@ layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import ceil
 from operator import attrgetter
@@ -205,6 +205,11 @@ class Section:
     def reached(self) -> Iterator[Unit]:
         """Units in the order in which backward gets to them."""
         return (unit for unit in reversed(self.units) if unit.has_backward)
+
+
+def weights_of(units: Iterable[Unit]) -> dict[str, Gradient]:
+    """What units read, by the name of its storage: several may read one weight."""
+    return {g.name: g for u in units for g in u.uses}
 
 
 def tp_numel(parameter: Parameter, tp: int) -> int:

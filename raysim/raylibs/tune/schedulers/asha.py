@@ -15,15 +15,15 @@ import numpy as np
 from raysim.raylibs.tune.schedulers.decisions import (
     CONTINUE,
     STOP,
+    ByObjective,
     Controller,
     Decision,
-    Objective,
     Result,
 )
 from raysim.raylibs.tune.trial import Trial
 
 
-class AsyncHyperBandScheduler:
+class AsyncHyperBandScheduler(ByObjective):
     """Ray's constructor and decisions.
 
     Parameters
@@ -60,7 +60,7 @@ class AsyncHyperBandScheduler:
         assert grace_period > 0, "grace_period must be positive!"
         assert reduction_factor > 1, "Reduction Factor not valid!"
         assert brackets > 0, "brackets must be positive!"
-        self._objective = Objective(type(self).__name__, metric, mode)
+        super().__init__(metric, mode)
         self._time_attr = time_attr
         self._max_t = max_t
         self._stop_last_trials = stop_last_trials
@@ -70,15 +70,6 @@ class AsyncHyperBandScheduler:
         ]
         self._bracket_of: dict[str, Bracket] = {}
         self.num_stopped = 0
-
-    @property
-    def metric(self) -> str | None:
-        """Which value of a result it looks at."""
-        return self._objective.metric
-
-    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
-        """See TrialScheduler."""
-        return self._objective.set(metric, mode)
 
     def on_trial_add(self, controller: Controller, trial: Trial) -> None:
         """Draw its bracket: by a softmax of the brackets' numbers of rungs."""

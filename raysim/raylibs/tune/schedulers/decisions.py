@@ -118,3 +118,19 @@ class Objective:
                 "instantiating the scheduler, or pass them as parameters "
                 "to `tune.TuneConfig()`"
             )
+
+
+class ByObjective:
+    """What schedulers have in common that look at one metric."""
+
+    def __init__(self, metric: str | None, mode: str | None) -> None:
+        self._objective = Objective(type(self).__name__, metric, mode)
+
+    @property
+    def metric(self) -> str | None:
+        """Which value of a result it looks at."""
+        return self._objective.metric
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
+        """See TrialScheduler."""
+        return self._objective.set(metric, mode)

@@ -13,15 +13,15 @@ from raysim.raylibs.tune.schedulers.decisions import (
     CONTINUE,
     PAUSE,
     STOP,
+    ByObjective,
     Controller,
     Decision,
-    Objective,
     Result,
 )
 from raysim.raylibs.tune.trial import Trial
 
 
-class HyperBandScheduler:
+class HyperBandScheduler(ByObjective):
     """Ray's constructor and decisions.
 
     Parameters
@@ -46,7 +46,7 @@ class HyperBandScheduler:
         stop_last_trials: bool = True,
     ) -> None:
         assert max_t > 0, "Max (time_attr) not valid!"
-        self._objective = Objective(type(self).__name__, metric, mode)
+        super().__init__(metric, mode)
         self._time_attr = time_attr
         self._eta = reduction_factor
         self._max_t = max_t
@@ -56,15 +56,6 @@ class HyperBandScheduler:
         self._bracket: Bracket | None = None
         self._bracket_of: dict[Trial, Bracket] = {}
         self.num_stopped = 0
-
-    @property
-    def metric(self) -> str | None:
-        """Which value of a result it looks at."""
-        return self._objective.metric
-
-    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
-        """See TrialScheduler."""
-        return self._objective.set(metric, mode)
 
     def on_trial_add(self, controller: Controller, trial: Trial) -> None:
         """To the bracket that is being filled; else to a new one of this band or the next."""

@@ -14,15 +14,15 @@ from raysim.raylibs.tune.schedulers.decisions import (
     CONTINUE,
     PAUSE,
     STOP,
+    ByObjective,
     Controller,
     Decision,
-    Objective,
     Result,
 )
 from raysim.raylibs.tune.trial import Trial
 
 
-class MedianStoppingRule:
+class MedianStoppingRule(ByObjective):
     """Ray's constructor and decisions.
 
     Parameters
@@ -49,7 +49,7 @@ class MedianStoppingRule:
         min_time_slice: int = 0,
         hard_stop: bool = True,
     ) -> None:
-        self._objective = Objective(type(self).__name__, metric, mode)
+        super().__init__(metric, mode)
         self._time_attr = time_attr
         self._grace_period = grace_period
         self._min_samples_required = min_samples_required
@@ -58,15 +58,6 @@ class MedianStoppingRule:
         self._stopped: dict[Trial, None] = {}
         self._last_pause: dict[Trial, float] = defaultdict(lambda: float("-inf"))
         self._results: dict[Trial, list[Result]] = defaultdict(list)
-
-    @property
-    def metric(self) -> str | None:
-        """Which value of a result it looks at."""
-        return self._objective.metric
-
-    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
-        """See TrialScheduler."""
-        return self._objective.set(metric, mode)
 
     def on_trial_add(self, controller: Controller, trial: Trial) -> None:
         """See TrialScheduler."""

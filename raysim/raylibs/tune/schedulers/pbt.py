@@ -21,16 +21,16 @@ from raysim.raylibs.tune.schedulers.decisions import (
     CONTINUE,
     NOOP,
     PAUSE,
+    ByObjective,
     Controller,
     Decision,
-    Objective,
     Result,
 )
 from raysim.raylibs.tune.search.variants import format_vars
 from raysim.raylibs.tune.trial import Trial
 
 
-class PopulationBasedTraining:
+class PopulationBasedTraining(ByObjective):
     """Ray's constructor and decisions.
 
     Parameters
@@ -78,7 +78,7 @@ class PopulationBasedTraining:
         del log_config
         self._mutations = dict(hyperparam_mutations or {})
         _check(self._mutations, custom_explore_fn, quantile_fraction, perturbation_interval)
-        self._objective = Objective(type(self).__name__, metric, mode)
+        super().__init__(metric, mode)
         self._time_attr = time_attr
         self._interval = perturbation_interval
         self._burn_in = burn_in_period
@@ -93,15 +93,6 @@ class PopulationBasedTraining:
         self.draws: Any = None
         """Ray's ``random``; the controller's if not set."""
         self.num_perturbations = 0
-
-    @property
-    def metric(self) -> str | None:
-        """Which value of a result it looks at."""
-        return self._objective.metric
-
-    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:
-        """See TrialScheduler."""
-        return self._objective.set(metric, mode)
 
     def on_trial_add(self, controller: Controller, trial: Trial) -> None:
         """Settings the configuration lacks are drawn."""
