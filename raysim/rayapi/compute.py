@@ -59,16 +59,16 @@ class Compute:
 
     def begin(self, fiber: Fiber) -> None:
         """The fiber's own code runs from here."""
-        if self.mode == "measured":
-            fiber.slice_began_ns = host_ns()
+        fiber.slice_began_ns = host_ns() if self.mode == "measured" else 1
 
     def end(self, fiber: Fiber) -> None:
-        """It has run until here."""
-        if fiber.process.priced:
+        """It has run until here; nothing if it does not run, as of who waits after its end."""
+        began_ns, fiber.slice_began_ns = fiber.slice_began_ns, 0
+        if not began_ns or fiber.process.priced:
             return
         key = (fiber.name, min(fiber.slices, MAX_SLICES))
         if self.mode == "measured":
-            spent_ns = (host_ns() - fiber.slice_began_ns) * self.slowdown
+            spent_ns = (host_ns() - began_ns) * self.slowdown
             row = self._measured.setdefault(key, [0, 0.0])
             row[0] += 1
             row[1] += spent_ns / 1e9
@@ -97,8 +97,12 @@ def pay_for_compute(fiber: Fiber) -> None:
     spent_ns, fiber.computed_ns = fiber.computed_ns, 0
     if spent_ns < SMALL_NS:
         fiber.lead_ns += spent_ns
-    else:
+        return
+    fiber.depth += 1  # while it pays, its own code does not run
+    try:
         use_cores(fiber, spent_ns / 1e9, 1.0)
+    finally:
+        fiber.depth -= 1
 
 
 def use_cores(fiber: Fiber, core_s: float, threads: float) -> None:
