@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.rayapi.asyncio_loop import CancelledError
 from raysim.rayapi.calls import begin_call, end_call
-from raysim.rayapi.compute import release_memory
+from raysim.rayapi.compute import kind_of, release_memory
 from raysim.rayapi.exceptions import AsyncioActorExit, TaskCancelledError
 from raysim.rayapi.failures import exception_of, task_error
 from raysim.rayapi.fibers import Fiber
@@ -124,6 +124,8 @@ class Body:
         assert running is not None, f"{self.name} runs without a task"
         try:
             args, kwargs = call_arguments(running)
+            if self.session.compute.running:
+                fiber.kind = kind_of(args, kwargs)
             fiber.depth = 0
             end_call(fiber)
             value = self.call(fiber, state, running, args, kwargs)

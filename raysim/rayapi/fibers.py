@@ -113,7 +113,7 @@ class Fiber:
 
     __slots__ = (
         "__weakref__", "asleep", "body", "collected", "computed_ns", "depth", "done", "error",
-        "greenlet", "interrupt", "interrupted", "lead_ns", "loop", "main", "name", "over",
+        "greenlet", "interrupt", "interrupted", "kind", "lead_ns", "loop", "main", "name", "over",
         "process", "result", "running", "slice_began_ns", "slices", "waiter",
     )  # fmt: skip
 
@@ -145,6 +145,8 @@ class Fiber:
         """How many API functions it is in: the stopwatch runs at zero."""
         self.name = name
         """Of the function, for the table of what functions cost."""
+        self.kind = ""
+        """Its arguments there (``compute.kind_of``)."""
         self.slice_began_ns = 0
         self.slices = 0
         self.computed_ns = 0
