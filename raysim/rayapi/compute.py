@@ -85,6 +85,7 @@ class Compute:
             kind = fiber.kind if (name, fiber.kind, 0) in self._table else ""
             spent_ns = self._table.get((name, kind, index), 0.0) * 1e9
         fiber.slices += 1
+        fiber.spent_ns += int(spent_ns)
         fiber.computed_ns += int(spent_ns)
 
     def write(self, path: Path) -> None:
@@ -149,6 +150,26 @@ def pay_for_compute(fiber: Fiber) -> None:
         use_cores(fiber, spent_ns / 1e9, 1.0)
     finally:
         fiber.depth -= 1
+
+
+def pay_for_memory(fiber: Fiber, size_bytes: int) -> None:
+    """A call that made so much takes no less than its process takes to be given the memory.
+
+    The stopwatch runs over one process for all, which had the memory before. A process keeps what
+    its largest result took; in truth it gives back part of it when arrays are of 4 MiB and more.
+    """
+    process = fiber.process
+    core = process.core
+    new_bytes = size_bytes - process.made_bytes
+    if new_bytes <= 0 or core is None:
+        return
+    process.made_bytes = size_bytes
+    env = process.session.env
+    cores = env.nodes[core.me.node_id].spec.vcpus
+    least_ns = int(env.costs.new_memory_s(new_bytes, cores) * 1e9)
+    if least_ns > fiber.spent_ns:
+        fiber.computed_ns += least_ns - fiber.spent_ns
+        pay_for_compute(fiber)
 
 
 def use_cores(fiber: Fiber, core_s: float, threads: float) -> None:
