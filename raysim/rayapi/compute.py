@@ -113,9 +113,9 @@ def _read(path: Path) -> dict[_Key, float]:
         for r in csv.DictReader(file):
             name, index, mean_s = r["function"], int(r["slice"]), float(r["mean_core_s"])
             found[name, r.get("arguments") or "", index] = mean_s  # of an older table: of all calls
-            row = over_all[name, "", index]
-            row[0] += int(r["calls"])
-            row[1] += int(r["calls"]) * mean_s
+            row, calls = over_all[name, "", index], int(r.get("calls") or 1)
+            row[0] += calls
+            row[1] += calls * mean_s
     means = {key: total_s / calls for key, (calls, total_s) in over_all.items() if calls}
     return {**found, **means}
 
