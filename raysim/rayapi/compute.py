@@ -5,8 +5,11 @@ run depends on nothing outside it. ``measured`` runs a stopwatch over the progra
 over Ray's calls, and scales it by the speed of the emulated cores; what it found can be written as
 ``compute.csv``. ``table`` takes such a file instead of the stopwatch: equal runs again.
 
-A table is by function and slice: the k-th stretch of a function's code between two of its calls
-into Ray, averaged over its executions. Slices beyond ``MAX_SLICES`` share the last row.
+A table is by function, its arguments and slice: the k-th stretch of a function's code between two
+of its calls into Ray, averaged over its executions with equal arguments (numbers and short text by
+value, arrays and bytes by size). A function with more than ``MAX_KINDS`` of them has one row for
+all, which is also that of arguments that a table does not have. Slices beyond ``MAX_SLICES`` share
+the last row.
 
 Cores are shared (``RunningTask.compute``) for stretches above ``SMALL_NS``; shorter ones only delay
 their own thread, as the costs of Ray's calls do.
@@ -15,8 +18,10 @@ their own thread, as the costs of Ray's calls do.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,8 +35,12 @@ if TYPE_CHECKING:
 
 Mode = Literal["declared", "measured", "table"]
 
+_Key = tuple[str, str, int]
+
 SMALL_NS = 100_000
 MAX_SLICES = 1_000
+MAX_KINDS = 8
+_LONGEST = 60
 
 
 class Compute:
@@ -54,42 +63,80 @@ class Compute:
         self.slowdown = slowdown
         self.running = mode != "declared"
         """Whether slices are charged at all."""
-        self._measured: dict[tuple[str, int], list[float]] = {}
+        self._measured: dict[_Key, list[float]] = {}
         self._table = _read(table) if table is not None else {}
 
     def begin(self, fiber: Fiber) -> None:
         """The fiber's own code runs from here."""
-        if self.mode == "measured":
-            fiber.slice_began_ns = host_ns()
+        fiber.slice_began_ns = host_ns() if self.mode == "measured" else 1
 
     def end(self, fiber: Fiber) -> None:
-        """It has run until here."""
-        if fiber.process.priced:
+        """It has run until here; nothing if it does not run, as of who waits after its end."""
+        began_ns, fiber.slice_began_ns = fiber.slice_began_ns, 0
+        if not began_ns or fiber.process.priced:
             return
-        key = (fiber.name, min(fiber.slices, MAX_SLICES))
+        name, index = fiber.name, min(fiber.slices, MAX_SLICES)
         if self.mode == "measured":
-            spent_ns = (host_ns() - fiber.slice_began_ns) * self.slowdown
-            row = self._measured.setdefault(key, [0, 0.0])
+            spent_ns = (host_ns() - began_ns) * self.slowdown
+            row = self._measured.setdefault((name, fiber.kind, index), [0, 0.0])
             row[0] += 1
             row[1] += spent_ns / 1e9
         else:
-            spent_ns = self._table.get(key, 0.0) * 1e9
+            kind = fiber.kind if (name, fiber.kind, 0) in self._table else ""
+            spent_ns = self._table.get((name, kind, index), 0.0) * 1e9
         fiber.slices += 1
+        fiber.spent_ns += int(spent_ns)
         fiber.computed_ns += int(spent_ns)
 
     def write(self, path: Path) -> None:
         """What was measured, for ``table``."""
+        kinds: dict[str, set[str]] = defaultdict(set)
+        for name, kind, _ in self._measured:
+            kinds[name].add(kind)
+        rows: dict[_Key, list[float]] = defaultdict(lambda: [0, 0.0])
+        for (name, kind, index), (calls, total_s) in self._measured.items():
+            row = rows[name, kind if len(kinds[name]) <= MAX_KINDS else "", index]
+            row[0] += calls
+            row[1] += total_s
         with path.open("w", newline="") as file:
             out = csv.writer(file)
-            out.writerow(["function", "slice", "calls", "mean_core_s"])
-            for (name, index), (calls, total_s) in sorted(self._measured.items()):
-                out.writerow([name, index, int(calls), f"{total_s / calls:.9f}"])
+            out.writerow(["function", "arguments", "slice", "calls", "mean_core_s"])
+            for (name, kind, index), (calls, total_s) in sorted(rows.items()):
+                out.writerow([name, kind, index, int(calls), f"{total_s / calls:.9f}"])
 
 
-def _read(path: Path) -> dict[tuple[str, int], float]:
+def _read(path: Path) -> dict[_Key, float]:
+    """Mean seconds; those of no arguments are over all calls."""
+    found: dict[_Key, float] = {}
+    over_all: dict[_Key, list[float]] = defaultdict(lambda: [0, 0.0])
     with path.open(newline="") as file:
-        rows = csv.DictReader(file)
-        return {(r["function"], int(r["slice"])): float(r["mean_core_s"]) for r in rows}
+        for r in csv.DictReader(file):
+            name, index, mean_s = r["function"], int(r["slice"]), float(r["mean_core_s"])
+            found[name, r.get("arguments") or "", index] = mean_s  # of an older table: of all calls
+            row, calls = over_all[name, "", index], int(r.get("calls") or 1)
+            row[0] += calls
+            row[1] += calls * mean_s
+    means = {key: total_s / calls for key, (calls, total_s) in over_all.items() if calls}
+    return {**found, **means}
+
+
+def kind_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """A call's arguments in short: equal for calls that are taken to cost the same."""
+    words = [*map(_word, args), *(f"{name}={_word(value)}" for name, value in kwargs.items())]
+    said = " ".join(
+        word if count == 1 else f"{count}*{word}"
+        for word, count in ((word, len(list(same))) for word, same in groupby(words))
+    )
+    return said if len(said) <= _LONGEST else f"{len(words)} arguments"
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, (bool, int, float)):
+        return str(value)
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _LONGEST // 4 else f"{len(value)}c"
+    size = len(value) if isinstance(value, bytes) else getattr(value, "nbytes", None)
+    return f"{size}B" if isinstance(size, int) else type(value).__name__
 
 
 def pay_for_compute(fiber: Fiber) -> None:
@@ -97,8 +144,32 @@ def pay_for_compute(fiber: Fiber) -> None:
     spent_ns, fiber.computed_ns = fiber.computed_ns, 0
     if spent_ns < SMALL_NS:
         fiber.lead_ns += spent_ns
-    else:
+        return
+    fiber.depth += 1  # while it pays, its own code does not run
+    try:
         use_cores(fiber, spent_ns / 1e9, 1.0)
+    finally:
+        fiber.depth -= 1
+
+
+def pay_for_memory(fiber: Fiber, size_bytes: int) -> None:
+    """A call that made so much takes no less than its process takes to be given the memory.
+
+    The stopwatch runs over one process for all, which had the memory before. A process keeps what
+    its largest result took; in truth it gives back part of it when arrays are of 4 MiB and more.
+    """
+    process = fiber.process
+    core = process.core
+    new_bytes = size_bytes - process.made_bytes
+    if new_bytes <= 0 or core is None:
+        return
+    process.made_bytes = size_bytes
+    env = process.session.env
+    cores = env.nodes[core.me.node_id].spec.vcpus
+    least_ns = int(env.costs.new_memory_s(new_bytes, cores) * 1e9)
+    if least_ns > fiber.spent_ns:
+        fiber.computed_ns += least_ns - fiber.spent_ns
+        pay_for_compute(fiber)
 
 
 def use_cores(fiber: Fiber, core_s: float, threads: float) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.rayapi.asyncio_loop import CancelledError
 from raysim.rayapi.calls import begin_call, end_call
-from raysim.rayapi.compute import release_memory
+from raysim.rayapi.compute import kind_of, pay_for_memory, release_memory
 from raysim.rayapi.exceptions import AsyncioActorExit, TaskCancelledError
 from raysim.rayapi.failures import exception_of, task_error
 from raysim.rayapi.fibers import Fiber
@@ -27,6 +27,7 @@ from raysim.rayapi.objects import DynamicObjectRefGenerator, ObjectRef
 from raysim.rayapi.serialization import (
     Plain,
     Raised,
+    array_bytes,
     deserialize,
     dump_code,
     load_code,
@@ -124,6 +125,8 @@ class Body:
         assert running is not None, f"{self.name} runs without a task"
         try:
             args, kwargs = call_arguments(running)
+            if self.session.compute.running:
+                fiber.kind = kind_of(args, kwargs)
             fiber.depth = 0
             end_call(fiber)
             value = self.call(fiber, state, running, args, kwargs)
@@ -376,6 +379,8 @@ def pack(fiber: Fiber, running: RunningTask, value: Any) -> list[Payload]:
     else:
         values = [value] if wanted == 1 else _several(value, wanted)
         payloads = [serialize(v, hold_refs=True) for v in values]
+    if fiber.process.session.compute.running and not fiber.process.priced:
+        pay_for_memory(fiber, sum(array_bytes(payload) for payload in payloads))
     size = sum(pickled_bytes(payload) for payload in payloads)
     fiber.lead_ns += round(size / fiber.process.session.env.costs.serialize_bytes_per_s * 1e9)
     return payloads

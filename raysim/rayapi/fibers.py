@@ -113,8 +113,8 @@ class Fiber:
 
     __slots__ = (
         "__weakref__", "asleep", "body", "collected", "computed_ns", "depth", "done", "error",
-        "greenlet", "interrupt", "interrupted", "lead_ns", "loop", "main", "name", "over",
-        "process", "result", "running", "slice_began_ns", "slices", "waiter",
+        "greenlet", "interrupt", "interrupted", "kind", "lead_ns", "loop", "main", "name", "over",
+        "process", "result", "running", "slice_began_ns", "slices", "spent_ns", "waiter",
     )  # fmt: skip
 
     def __init__(
@@ -145,8 +145,12 @@ class Fiber:
         """How many API functions it is in: the stopwatch runs at zero."""
         self.name = name
         """Of the function, for the table of what functions cost."""
+        self.kind = ""
+        """Its arguments there (``compute.kind_of``)."""
         self.slice_began_ns = 0
         self.slices = 0
+        self.spent_ns = 0
+        """By its own code, paid for or not."""
         self.computed_ns = 0
         """Measured and not yet paid for."""
         self.result: Any = None

@@ -60,9 +60,9 @@ class ProcessState:
 
     __slots__ = (
         "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside", "env_key",
-        "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop", "namespace",
-        "policy_loop", "priced", "program", "runtime_env", "session", "shows_gpus", "sink",
-        "training",
+        "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop",
+        "made_bytes", "namespace", "policy_loop", "priced", "program", "runtime_env", "session",
+        "shows_gpus", "sink", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:
@@ -92,6 +92,8 @@ class ProcessState:
         """What ``asyncio.get_event_loop`` answers outside of one."""
         self.actor: Any = None
         """What kind of actor lives here, if one does."""
+        self.made_bytes = 0
+        """Most arrays that one call returned: memory that the process has had."""
         self.held_bytes: dict[int, int] = {}
         """Memory that running tasks have declared."""
         self.canceled: dict[int, None] = {}

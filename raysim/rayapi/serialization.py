@@ -30,6 +30,8 @@ class Pickled(NamedTuple):
     held: tuple[Any, ...] = ()
     """References and handles inside what a task returns: they must outlive the task until its
     caller knows of them."""
+    made_bytes: int = 0
+    """Of the buffers, those that may be written to: not views of other objects."""
 
 
 class Raised(NamedTuple):
@@ -144,13 +146,14 @@ def _pickle(value: Any, hold_refs: bool) -> Payload:
         inside.pop()
     data = file.getvalue()
     size = len(data) + _PICKLE_BYTES
-    frozen = []
+    frozen, made_bytes = [], 0
     for buffer in buffers:
         raw = buffer.raw()
         frozen.append(bytes(raw))
+        made_bytes += 0 if raw.readonly else raw.nbytes
         entry = _BUFFER_BYTES if len(frozen) > 1 else _FIRST_BUFFER_BYTES
         size += raw.nbytes + entry + 3 * max(1, -(-raw.nbytes.bit_length() // 7))
-    pickled = Pickled(data, tuple(frozen), tuple(found.held))
+    pickled = Pickled(data, tuple(frozen), tuple(found.held), made_bytes)
     return Payload(size, pickled, tuple(found.refs.values()))
 
 
@@ -168,6 +171,12 @@ def pickled_bytes(payload: Payload) -> int:
     """How much of it went through pickle: what serialisation takes time for."""
     data = payload.data
     return len(data.data) if data.__class__ is Pickled else 0
+
+
+def array_bytes(payload: Payload) -> int:
+    """What its maker's arrays take."""
+    data = payload.data
+    return data.made_bytes if data.__class__ is Pickled else 0
 
 
 def dump_code(thing: Any) -> bytes:

@@ -157,6 +157,7 @@ class Jobs:
             with path.open(newline="", encoding="utf-8") as file:
                 for row in csv.DictReader(file):
                     _ = row["function"], int(row["slice"]), float(row["mean_core_s"])
+                    _ = int(row.get("calls") or 1)
         except (OSError, KeyError, TypeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             reason = f"no column {reason}" if isinstance(error, KeyError) else reason

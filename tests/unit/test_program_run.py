@@ -120,7 +120,7 @@ def test_measured_time_is_kept_and_replayed(tmp_path: Path) -> None:
     folder = measured.write(tmp_path / "first")
     busy = measured.summary["tasks"]["by_function"][0]["mean_seconds"]
     assert busy > 0.001
-    assert (folder / "compute.csv").read_text().startswith("function,slice,")
+    assert (folder / "compute.csv").read_text().startswith("function,arguments,slice,")
     again = raysim.run(scenario.with_({"script.compute": str(folder / "compute.csv")}))
     third = raysim.run(scenario.with_({"script.compute": str(folder / "compute.csv")}))
     assert again.summary["compute"]["mode"] == "table"
