@@ -59,8 +59,8 @@ class ProcessState:
     """What an emulated process has in its memory."""
 
     __slots__ = (
-        "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside", "env_key",
-        "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop", "namespace",
+        "__weakref__", "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside",
+        "env_key", "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop", "namespace",
         "policy_loop", "priced", "program", "runtime_env", "session", "shows_gpus", "sink",
         "training",
     )  # fmt: skip
