@@ -112,6 +112,7 @@ def _modules() -> dict[str, ModuleType]:
         queue,
         scheduling_strategies,
         state,
+        testing,
         tqdm_ray,
     )
     from raysim.rayapi.util.multiprocessing import pool
@@ -138,7 +139,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
         "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
-        **_libraries(),
+        **testing.test_utils(), **_libraries(),
     }  # fmt: skip
 
 

@@ -192,7 +192,9 @@ LATER = {
 """Modules that are imported when a program does: they need packages that others do without."""
 
 
-EXAMPLES = ("ray.rllib.examples.", "ray.tune.examples", "ray.train.examples")
+EXAMPLES = (
+    "ray.rllib.examples.", "ray.tune.examples", "ray.train.examples", "ray.rllib.utils.spaces",
+)  # fmt: skip
 """Code as users write it that lies in Ray's package: it is the installed Ray's, if there is one."""
 
 

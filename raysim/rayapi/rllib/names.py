@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from raysim.rayapi.unsupported import getattr_of
+from raysim.rayapi.util.marks import DeveloperAPI, PublicAPI
 
 COLUMNS = {
     "OBS": "obs", "INFOS": "infos", "ACTIONS": "actions", "ACTIONS_FOR_ENV": "actions_for_env",
@@ -130,7 +131,8 @@ def _held() -> dict[str, dict[str, Any]]:
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
     policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
-    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv}
+    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv,
+            "make_multi_agent": agents.make_multi_agent, "ENV_STATE": "state"}  # fmt: skip
     marks = ("OverrideToImplementCustomLogic",
              "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
@@ -148,7 +150,10 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys(("policy", "policy.policy"), policy),
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
-        "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},
+        "utils.annotations": {
+            "override": override, "PublicAPI": PublicAPI, "DeveloperAPI": DeveloperAPI,
+            **dict.fromkeys(marks, lambda each: each),
+        },
         "utils.metrics": METRICS,
         "examples.utils": {name: getattr(examples, name) for name in (
             "add_rllib_example_script_args", "run_rllib_example_script_experiment",
