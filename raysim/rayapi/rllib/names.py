@@ -81,6 +81,7 @@ MODULES = (
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
     "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
+    "connectors", "connectors.env_to_module", "connectors.env_to_module.flatten_observations",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -98,6 +99,7 @@ def _held() -> dict[str, dict[str, Any]]:
         agents,
         algorithms,
         callbacks,
+        connectors,
         environments,
         examples,
         modules,
@@ -128,6 +130,7 @@ def _held() -> dict[str, dict[str, Any]]:
         **{f"COMPONENT_{name.upper()}": name for name in components},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
+    flatten = {"FlattenObservations": connectors.FlattenObservations}
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
     policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
@@ -148,6 +151,7 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys(("core", "core.columns"), names),
         "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
         **dict.fromkeys(("policy", "policy.policy"), policy),
+        **dict.fromkeys((name for name in MODULES if "env_to_module" in name), flatten),
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {
