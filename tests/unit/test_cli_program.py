@@ -347,7 +347,13 @@ def test_an_assertion_in_a_task_is_the_programs_own(
     in_tmp: Path, capsys: pytest.CaptureFixture[str], raised: str, said: str
 ) -> None:
     """What ray.get raises then is an assertion too, but none of raysim's."""
-    lines = ["import ray", "@ray.remote", "def work(x):", f"    {raised}", "ray.get(work.remote(3))"]
+    lines = [
+        "import ray",
+        "@ray.remote",
+        "def work(x):",
+        f"    {raised}",
+        "ray.get(work.remote(3))",
+    ]
     script(in_tmp, "\n".join(lines) + "\n")
     assert main(["run", "main.py", *DECLARED, "-q"]) == 1
     captured = capsys.readouterr()

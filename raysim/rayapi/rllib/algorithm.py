@@ -138,7 +138,7 @@ class Algorithm(Trainable):
         """Of training or of evaluation."""
         return EnvProgram(
             session=self._session, driver=self._state,
-            creator=connected(creator_of(config.env), config._env_to_module_connector),
+            creator=connected(creator_of(config.env), config.get("_env_to_module_connector")),
             env_config=dict(config.env_config), runners=config.num_env_runners,
             envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,

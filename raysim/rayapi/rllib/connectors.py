@@ -49,6 +49,10 @@ class FlattenObservations:
         return agent is not None and self._agents is not None and agent not in self._agents
 
 
+PIECES = {"FlattenObservations": FlattenObservations}
+"""By RLlib's names."""
+
+
 def _spaces() -> Any:
     from raysim.rayapi.rllib.environments import gymnasium  # it imports this
 

@@ -130,9 +130,7 @@ def _held() -> dict[str, dict[str, Any]]:
         **{f"COMPONENT_{name.upper()}": name for name in components},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
-    flatten = {"FlattenObservations": connectors.FlattenObservations}
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
-    policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
     envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv,
             "make_multi_agent": agents.make_multi_agent, "ENV_STATE": "state"}  # fmt: skip
@@ -150,8 +148,8 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys((name for name in MODULES if "replay_buffers" in name), buffers),
         **dict.fromkeys(("core", "core.columns"), names),
         "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
-        **dict.fromkeys(("policy", "policy.policy"), policy),
-        **dict.fromkeys((name for name in MODULES if "env_to_module" in name), flatten),
+        **{n: {"PolicySpec": agents.PolicySpec} for n in MODULES if n.startswith("policy")},
+        **{n: dict(connectors.PIECES) for n in MODULES if "env_to_module" in n},
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {

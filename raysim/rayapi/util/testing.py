@@ -1,21 +1,22 @@
 """``ray._common.test_utils`` and what ``ray._private.test_utils`` shares with scripts.
 
-Real counterparts: those of ray 2.60, which Ray's documentation and its release scripts use: signals,
+Real counterparts: those of ray 2.60, which Ray's documentation and release scripts use: signals,
 semaphores, waiting for a condition, a JSON file of results. The actors are ordinary ones.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from raysim.rayapi import asyncio_loop
+from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.clock import fiber_ns, sleep_s
 from raysim.rayapi.unsupported import NotEmulatedError
 
 
@@ -23,44 +24,52 @@ class Signal:
     """Tasks wait until somebody has sent it."""
 
     def __init__(self) -> None:
-        self.ready_event = asyncio.Event()
-        self.num_waiters = 0
+        self.sent = False
+        self._waiting: list[Any] = []
 
     async def send(self, clear: bool = False) -> None:
         """All who wait go on; ``clear``: who comes later waits again."""
-        self.ready_event.set()
-        if clear:
-            self.ready_event.clear()
+        self.sent = not clear
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            future.set_result(None)
 
     async def wait(self, should_wait: bool = True) -> None:
         """Until it is sent."""
-        if should_wait:
-            self.num_waiters += 1
-            await self.ready_event.wait()
-            self.num_waiters -= 1
+        if should_wait and not self.sent:
+            self._waiting.append(asyncio_loop.new_future())
+            await self._waiting[-1]
 
     async def cur_num_waiters(self) -> int:
         """How many wait."""
-        return self.num_waiters
+        return len(self._waiting)
 
 
 class Counting:
     """A semaphore for tasks."""
 
     def __init__(self, value: int = 1) -> None:
-        self._sema = asyncio.Semaphore(value=value)
+        self._free = value
+        self._waiting: list[Any] = []
 
     async def acquire(self) -> None:
         """Wait for it."""
-        await self._sema.acquire()
+        if self._free:
+            self._free -= 1
+            return
+        self._waiting.append(asyncio_loop.new_future())
+        await self._waiting[-1]
 
     async def release(self) -> None:
-        """Give it back."""
-        self._sema.release()
+        """Give it back, to who has waited longest."""
+        if self._waiting:
+            self._waiting.pop(0).set_result(None)
+        else:
+            self._free += 1
 
     async def locked(self) -> bool:
         """Whether nobody would get it."""
-        return self._sema.locked()
+        return not self._free
 
 
 def wait_for_condition(
@@ -77,8 +86,9 @@ def wait_for_condition(
     RuntimeError
         It was not within ``timeout`` seconds.
     """
-    start_s, last = time.monotonic(), None
-    while time.monotonic() - start_s <= timeout:
+    fiber, last = this_fiber(), None
+    start_ns = fiber_ns(fiber)
+    while fiber_ns(fiber) - start_ns <= timeout * 1e9:
         try:
             if condition_predictor(**kwargs):
                 return
@@ -86,7 +96,7 @@ def wait_for_condition(
             if raise_exceptions:
                 raise
             last = traceback.format_exc()
-        time.sleep(retry_interval_ms / 1000.0)
+        sleep_s(fiber, retry_interval_ms / 1000.0)
     said = "The condition wasn't met before the timeout expired."
     raise RuntimeError(said if last is None else f"{said} Last exception: {last}")
 
@@ -96,9 +106,7 @@ def no_resource_leaks_excluding_node_resources() -> bool:
     from raysim.rayapi import api
 
     everything, free = api.cluster_resources(), api.available_resources()
-    return all(
-        free.get(name) == value for name, value in everything.items() if "node" not in name
-    )
+    return all(free.get(name) == value for name, value in everything.items() if "node" not in name)
 
 
 def safe_write_to_results_json(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 from raysim.rayapi.util.collective.groups import Brought, Group, groups_here
 from raysim.rayapi.util.collective.types import Backend, ReduceOp, reduced
 
-
+_ENV = "collective_"
+"""What Ray's variables of a group begin with."""
 _ONE_GPU = "the same call without _multigpu, in an actor of each GPU"
 
 
@@ -132,15 +134,13 @@ def destroy_collective_group(group_name: str = "default") -> None:
     if group is None:
         return
     group.leave()
-    try:
+    with suppress(ValueError):
         api.kill(api.get_actor(f"info_{group_name}"))
-    except ValueError:
-        pass
 
 
 @program_call
 def get_rank(group_name: str = "default") -> int:
-    """This process's; -1 outside the group."""
+    """Of the process that calls; -1 outside the group."""
     _inside()
     group = groups_here().get(group_name)
     return -1 if group is None else group.rank
@@ -173,13 +173,13 @@ def get_group_handle(group_name: str = "default") -> Group:
         ids, world_size, ranks, backend, _ = api.get(info.get_info.remote())
         rank = ranks[ids.index(api.get_runtime_context().actor_id)]
     except ValueError as error:
-        if os.environ.get("collective_group_name") != group_name:
+        if os.environ.get(_ENV + "group_name") != group_name:
             raise RuntimeError(
                 f"The collective group '{group_name}' is not initialized in the process."
             ) from error
-        rank = int(os.environ["collective_rank"])
-        world_size = int(os.environ["collective_world_size"])
-        backend = os.environ["collective_backend"]
+        rank = int(os.environ[_ENV + "rank"])
+        world_size = int(os.environ[_ENV + "world_size"])
+        backend = os.environ[_ENV + "backend"]
     return _join(backend, world_size, rank, group_name)
 
 

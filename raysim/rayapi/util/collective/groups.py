@@ -139,7 +139,9 @@ class Group:
         env = fiber.process.session.env
         nic = min((env.nodes[n].spec.nic for n in nodes), key=lambda nic: nic.bytes_per_s)
         ring: Operation = "all_reduce" if op == "reduce_scatter" else op
-        through = 1.0 if op in ("send_recv", "broadcast", "reduce") else bus_factor(ring, len(ranks))
+        through = (
+            1.0 if op in ("send_recv", "broadcast", "reduce") else bus_factor(ring, len(ranks))
+        )
         steps = (2 if ring == "all_reduce" else 1) * (len(ranks) - 1)
         return through * size_bytes / nic.bytes_per_s + steps * nic.latency_s
 
