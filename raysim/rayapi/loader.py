@@ -57,6 +57,10 @@ _SEARCH = (
     "basic_variant", "concurrency_limiter", "repeater", "search_algorithm", "search_generator",
     "searcher", "variant_generator",
 )  # fmt: skip
+_TRAIN_V2 = (
+    "config", "context", "data_parallel_trainer", "exceptions", "preemption", "report_config",
+    "result", "train_fn_utils",
+)  # fmt: skip
 _STOPPERS = (
     "experiment_plateau", "function_stopper", "maximum_iteration", "noop", "stopper", "timeout",
     "trial_plateau",
@@ -99,6 +103,7 @@ def _modules() -> dict[str, ModuleType]:
     from raysim.rayapi.util import (
         accelerators,
         actor_pool,
+        collective,
         helpers,
         marks,
         metrics,
@@ -107,6 +112,7 @@ def _modules() -> dict[str, ModuleType]:
         queue,
         scheduling_strategies,
         state,
+        testing,
         tqdm_ray,
     )
     from raysim.rayapi.util.multiprocessing import pool
@@ -126,12 +132,14 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.placement_group": sys.modules["raysim.rayapi.util.placement_group"],
         "ray.util.scheduling_strategies": scheduling_strategies, "ray.util.state": state,
         "ray.util.metrics": metrics, "ray.serve.metrics": metrics,
+        "ray.util.collective": collective, "ray.util.collective.collective": collective,
+        "ray.util.collective.types": collective.types,
         "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
         "ray.util.debug": util, "ray.util.check_serialize": util, "ray.util.serialization": util,
         "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
         "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
-        **_libraries(),
+        **testing.test_utils(), **_libraries(),
     }  # fmt: skip
 
 
@@ -156,7 +164,7 @@ def _libraries() -> dict[str, ModuleType]:
     from raysim.rayapi.train import lightning as train_pl
     from raysim.rayapi.train import torch as train_torch
     from raysim.rayapi.tune import registry, result
-    from raysim.raylibs.tune import sample
+    from raysim.raylibs.tune import sample, trial
 
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
@@ -177,7 +185,10 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.train": train, "ray.train.torch": train_torch,
         "ray.train.huggingface": train_hf, "ray.train.huggingface.transformers": train_hf,
         "ray.train.lightning": train_pl, "ray.train.data_parallel_trainer": train,
-        "ray.train.error": train,
+        "ray.train.error": train, "ray.train.v2": train,
+        "ray.train.v2.api": ModuleType("ray.train.v2.api"),
+        **_submodules("ray.train.v2.api", train, _TRAIN_V2),
+        "ray.tune.experiment": trial, "ray.tune.experiment.trial": trial,
         "ray.tune": tune, "ray.tune.tune": tune, "ray.tune.schedulers": tune.schedulers,
         "ray.tune.search": tune.search, "ray.tune.search.sample": sample, "ray.tune.tuner": tune,
         "ray.tune.analysis": tune, "ray.tune.context": tune, "ray.tune.syncer": tune,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.abc import Loader
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,9 +61,10 @@ NAMES: dict[str, str] = {
     "ray.dag.DAGOperationFuture": _CORE,
     "ray.util.accelerators.tpu": "accelerator_type= with the type's name",
     "ray.util.pdb": "the machine's own debugger", "ray.util.rpdb": "the machine's own debugger",
-    "ray.util.iter": "ray.util.ActorPool", "ray.util.collective": _CORE,
+    "ray.util.iter": "ray.util.ActorPool",
     "ray.util.connect": "ray.init()", "ray.util.disconnect": "ray.shutdown()",
-    "ray.util.client": "ray.init()", "ray.util.dask": _CORE, "ray.util.joblib": _CORE,
+    "ray.util.client": "ray.init()", "ray.util.dask": "ray.data, or tasks",
+    "ray.util.joblib": "ray.util.multiprocessing.Pool",
     "ray.util.spark": _CORE, "ray.util.tpu": _CORE,
     "ray.util.tracing": "raysim's own timeline", "ray.util.debugpy": "",
     "ray.util.ray_debugpy": "", "ray.util.xgboost": _CORE, "ray.util.lightgbm": _CORE,
@@ -99,7 +102,7 @@ NAMES: dict[str, str] = {
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
         "get_all_reported_checkpoints", "backend", "base_trainer", "collective", "constants",
         "_internal", "context", "examples", "horovod", "lightgbm", "session",
-        "tensorflow", "trainer", "utils", "v2", "xgboost", "torch.TorchCheckpoint",
+        "tensorflow", "trainer", "utils", "v2._internal", "xgboost", "torch.TorchCheckpoint",
         "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",
         "torch.xla",
     )},
@@ -108,7 +111,7 @@ NAMES: dict[str, str] = {
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
         "Experiment", "ProgressReporter", "create_scheduler", "create_searcher",
-        "run_experiments", "integration", "experiment", "callback.CallbackList",
+        "run_experiments", "integration", "experiment.Experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
         "progress_reporter.ProgressReporter", "utils", "examples", "automl", "cli", "constants",
         "resources", "experimental", "execution.tune_controller", "schedulers.util",
@@ -189,6 +192,26 @@ LATER = {
 """Modules that are imported when a program does: they need packages that others do without."""
 
 
+EXAMPLES = (
+    "ray.rllib.examples.", "ray.tune.examples", "ray.train.examples", "ray.rllib.utils.spaces",
+)  # fmt: skip
+"""Code as users write it that lies in Ray's package: it is the installed Ray's, if there is one."""
+
+
+def _installed(name: str) -> ModuleSpec | None:
+    """A module of the Ray that is installed, which is not imported for it."""
+    ray = PathFinder.find_spec("ray")
+    for folder in (ray and ray.submodule_search_locations) or ():
+        file = Path(folder, *name.split(".")[1:])
+        if (file / "__init__.py").is_file():
+            return spec_from_file_location(
+                name, file / "__init__.py", submodule_search_locations=[str(file)]
+            )
+        if file.with_suffix(".py").is_file():
+            return spec_from_file_location(name, file.with_suffix(".py"))
+    return None
+
+
 class RefusedImports:
     """A finder for ``import``: parts of Ray that are not there, or not yet."""
 
@@ -198,6 +221,8 @@ class RefusedImports:
         """Called for every module that nobody else has; most of ours are in ``sys.modules``."""
         if name in LATER:
             return ModuleSpec(name, _Later(LATER[name]), is_package=True)
+        if name.startswith(EXAMPLES) and (installed := _installed(name)) is not None:
+            return installed
         if name == "ray" or name.startswith("ray."):
             refuse(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -266,9 +266,10 @@ def _is_ours(error: Exception, script: Path | None) -> bool:
 
 
 def _broke(error: BaseException) -> bool:
-    """An assertion of a room."""
+    """An assertion of a room; those of tasks come as errors of Ray's that are assertions too."""
     frames = _frames(error)
     outside = isinstance(error, AssertionError | InvariantViolation)
+    outside = outside and not isinstance(error, RayError)
     return outside and bool(frames) and frames[-1].filename.startswith(OURS)
 
 
@@ -297,10 +298,23 @@ def _in_a_line(error: BaseException) -> str:
     return f"{COLOR.sub('', last)}{where}"
 
 
+_NO_GPU = re.compile(
+    "Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|"
+    "no CUDA-capable device"
+)
+
+
 def _way_out(error: BaseException, script: Path | None) -> str:
-    """Of a module that is not installed here: a program's own code really runs."""
+    """Of a module or a GPU that is not here: a program's own code really runs."""
     cause = getattr(error, "cause", None)
     error = cause if isinstance(cause, BaseException) else error
+    if _NO_GPU.search(str(error)):
+        return (
+            " (the program's own code really runs, and this machine has no GPU: tensors on GPUs "
+            "are emulated in training workers only. Let it take the CPU where "
+            "torch.cuda.is_available() is False, and say with raysim.cost(seconds=...) or "
+            "raysim.charge(seconds=...) what the GPU would take)"
+        )
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or not name or name == "ray":
         return ""

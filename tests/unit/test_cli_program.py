@@ -331,3 +331,31 @@ def test_a_module_that_is_not_here_is_told_with_the_way_out(
         script(Path("mine"), f"import ray\nimport {module}\n")
         assert main(["run", "mine/main.py", *DECLARED, "-q"]) == 1
         assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("assert x < 0, 'negative only'", "AssertionError: negative only (in work)"),
+        (
+            "raise AssertionError('Torch not compiled with CUDA enabled')",
+            "(in work) (the program's own code really runs, and this machine has no GPU",
+        ),
+    ],
+)
+def test_an_assertion_in_a_task_is_the_programs_own(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], raised: str, said: str
+) -> None:
+    """What ray.get raises then is an assertion too, but none of raysim's."""
+    lines = [
+        "import ray",
+        "@ray.remote",
+        "def work(x):",
+        f"    {raised}",
+        "ray.get(work.remote(3))",
+    ]
+    script(in_tmp, "\n".join(lines) + "\n")
+    assert main(["run", "main.py", *DECLARED, "-q"]) == 1
+    captured = capsys.readouterr()
+    assert said in " ".join((captured.out + captured.err).split())
+    assert "fault of raysim" not in captured.err

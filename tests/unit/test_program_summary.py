@@ -59,6 +59,21 @@ def test_the_parts_add_up_to_the_run() -> None:
     assert found_s["own"] == pytest.approx(2.5, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("begun_s", "startup_s", "own_s"),
+    [(3.0, 1.5, 4.5), (None, 0.0, 6.0), (0.0, 4.5, 1.5)],
+)
+def test_code_before_ray_init_is_the_drivers_own(
+    begun_s: float | None, startup_s: float, own_s: float
+) -> None:
+    """Workers of its node start with it; without it nothing does."""
+    rows = [row("node", 0, "ALIVE", 1e-4)]
+    if begun_s is not None:
+        rows += [row("worker", 5, "STARTING", begun_s), row("job", 1, "RUNNING", 4.5, worker_id=1)]
+    found = Activity(rows, 6 * S).parts_ns
+    assert (found["startup"] / S, found["own"] / S) == (startup_s, own_s)
+
+
 def test_a_placement_group_holds_what_it_reserves_whether_leases_take_it_or_not() -> None:
     bundles = tuple(Bundle(7, i, ResourceSet({"GPU": 2 * UNIT})) for i in range(2))
     group = partial(PlacementGroupTableData, 7, "", strategy="SPREAD", bundles=bundles)

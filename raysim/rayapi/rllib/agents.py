@@ -8,6 +8,7 @@ Not modelled: an agent that changes its policy from episode to episode: it keeps
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,6 +56,52 @@ class MultiAgentEnv:
     def max_num_agents(self) -> int:
         """Ever."""
         return len(self.possible_agents)
+
+
+def make_multi_agent(env_name_or_creator: Any) -> type[MultiAgentEnv]:
+    """``ray.rllib.env.multi_agent_env.make_multi_agent``: agents with an environment each."""
+
+    class MultiEnv(MultiAgentEnv):
+        """``num_agents`` side by side; what else the configuration says is theirs."""
+
+        def __init__(self, config: dict[str, Any] | None = None) -> None:
+            given = copy.deepcopy(config or {})
+            count = given.pop("num_agents", 1)
+            self.envs = [_one(env_name_or_creator, given) for _ in range(count)]
+            self.agents = list(range(count))
+            super().__init__()
+            self.over: set[int] = set()
+            self.cut: set[int] = set()
+            self.observation_spaces = {i: e.observation_space for i, e in enumerate(self.envs)}
+            self.action_spaces = {i: e.action_space for i, e in enumerate(self.envs)}
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            """All of them."""
+            self.over, self.cut = set(), set()
+            found = [env.reset(seed=seed, options=options) for env in self.envs]
+            return {i: f[0] for i, f in enumerate(found)}, {i: f[1] for i, f in enumerate(found)}
+
+        def step(self, action_dict: dict[int, Any]) -> Any:
+            """Of those that act."""
+            if not action_dict:
+                raise ValueError("The environment is expecting an action for at least one agent.")
+            found = {i: self.envs[i].step(action) for i, action in action_dict.items()}
+            parts: list[dict[Any, Any]] = [{i: f[n] for i, f in found.items()} for n in range(5)]
+            self.over |= {i for i, f in found.items() if f[2]}
+            self.cut |= {i for i, f in found.items() if f[3]}
+            parts[2]["__all__"] = len(self.over | self.cut) == len(self.envs)
+            parts[3]["__all__"] = len(self.cut) == len(self.envs)
+            return tuple(parts)
+
+    return MultiEnv
+
+
+def _one(creator: Any, config: dict[str, Any]) -> Any:
+    if not isinstance(creator, str):
+        return creator(config)
+    from raysim.rayapi.rllib.environments import gymnasium  # it imports this
+
+    return gymnasium().make(creator)
 
 
 def _own(spaces: dict[Any, Any] | None, space: Any, agent_id: Any) -> Any:

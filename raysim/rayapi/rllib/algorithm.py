@@ -16,6 +16,7 @@ from raysim.rayapi.library_code import play
 from raysim.rayapi.rllib import checkpoints
 from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
 from raysim.rayapi.rllib.callbacks import listed, not_called
+from raysim.rayapi.rllib.connectors import connected
 from raysim.rayapi.rllib.costed import costed, duration_of
 from raysim.rayapi.rllib.environments import EnvProgram, creator_of
 from raysim.rayapi.rllib.prices import Prices
@@ -136,7 +137,8 @@ class Algorithm(Trainable):
     def _environments(self, config: AlgorithmConfig) -> EnvProgram:
         """Of training or of evaluation."""
         return EnvProgram(
-            session=self._session, driver=self._state, creator=creator_of(config.env),
+            session=self._session, driver=self._state,
+            creator=connected(creator_of(config.env), config.get("_env_to_module_connector")),
             env_config=dict(config.env_config), runners=config.num_env_runners,
             envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from raysim.rayapi.unsupported import getattr_of
+from raysim.rayapi.util.marks import DeveloperAPI, PublicAPI
 
 COLUMNS = {
     "OBS": "obs", "INFOS": "infos", "ACTIONS": "actions", "ACTIONS_FOR_ENV": "actions_for_env",
@@ -80,6 +81,7 @@ MODULES = (
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
     "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
+    "connectors", "connectors.env_to_module", "connectors.env_to_module.flatten_observations",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -97,6 +99,7 @@ def _held() -> dict[str, dict[str, Any]]:
         agents,
         algorithms,
         callbacks,
+        connectors,
         environments,
         examples,
         modules,
@@ -128,9 +131,9 @@ def _held() -> dict[str, dict[str, Any]]:
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
-    policy = {"PolicySpec": agents.PolicySpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
-    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv}
+    envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv,
+            "make_multi_agent": agents.make_multi_agent, "ENV_STATE": "state"}  # fmt: skip
     marks = ("OverrideToImplementCustomLogic",
              "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
@@ -145,10 +148,14 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys((name for name in MODULES if "replay_buffers" in name), buffers),
         **dict.fromkeys(("core", "core.columns"), names),
         "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
-        **dict.fromkeys(("policy", "policy.policy"), policy),
+        **{n: {"PolicySpec": agents.PolicySpec} for n in MODULES if n.startswith("policy")},
+        **{n: dict(connectors.PIECES) for n in MODULES if "env_to_module" in n},
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
-        "utils.annotations": {"override": override, **dict.fromkeys(marks, lambda each: each)},
+        "utils.annotations": {
+            "override": override, "PublicAPI": PublicAPI, "DeveloperAPI": DeveloperAPI,
+            **dict.fromkeys(marks, lambda each: each),
+        },
         "utils.metrics": METRICS,
         "examples.utils": {name: getattr(examples, name) for name in (
             "add_rllib_example_script_args", "run_rllib_example_script_experiment",

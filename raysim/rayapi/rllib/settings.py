@@ -202,7 +202,7 @@ MERGED = (
 _CONNECTORS = "RLlib's default connectors; wrappers of gymnasium around the environment"
 REFUSED: dict[str, str] = {
     "env_runner_cls": "the default env runner",
-    "env_to_module_connector": _CONNECTORS, "module_to_env_connector": _CONNECTORS,
+    "module_to_env_connector": _CONNECTORS,
     "learner_connector": _CONNECTORS, "learner_class": "the algorithms with their own losses",
     "custom_evaluation_function": "evaluation_duration and its unit",
     "count_steps_by": "env steps",

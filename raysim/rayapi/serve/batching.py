@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.serve.context import SERVING, Serving, here
-from raysim.rayapi.unsupported import NotEmulatedError
 
 
 class _One(NamedTuple):
@@ -64,10 +63,17 @@ class _Batches:
     async def _next(self) -> list[_One]:
         first, self._held = self._held, None
         batch = [first or await self._waiting.get()]
+        size, most = self._options.size, self._options.max_batch_size
+        while size(batch) > most:
+            _refuse(batch.pop())
+            batch.append(await self._waiting.get())
         until_s = self.loop.time() + self._options.batch_wait_timeout_s
-        while len(batch) < self._options.max_batch_size:
+        while size(batch) < most:
             one = await self._one(until_s)
             if one is None:
+                break
+            if size([*batch, one]) > most:
+                self.put(one)  # behind those that have come since, as in Ray
                 break
             if _model(one) != _model(batch[0]):
                 self._held = one
@@ -97,6 +103,18 @@ class _Batches:
         else:
             await _settle(batch, answered)
         self._free.put_nowait(None)
+
+
+def _refuse(one: _One) -> None:
+    """It is larger than a batch may be."""
+    error = RuntimeError(
+        "Size of item is greater than max_batch_size. Please increase the max_batch_size or "
+        "check the implementation of the batch_size_fn."
+    )
+    if isinstance(one.answers, asyncio_loop.Queue):
+        one.answers.put_nowait((None, error))
+    else:
+        one.answers.set_exception(error)
 
 
 async def _settle(batch: list[_One], answered: Any) -> None:
@@ -146,10 +164,18 @@ def _model(one: _One) -> str:
 class _Options:
     """May be changed while it runs."""
 
-    def __init__(self, size: int, wait_s: float, concurrent: int) -> None:
+    def __init__(self, size: int, wait_s: float, concurrent: int, size_fn: Any) -> None:
         self.max_batch_size = size
         self.batch_wait_timeout_s = wait_s
         self.max_concurrent_batches = concurrent
+        self._size_fn = size_fn
+
+    def size(self, batch: list[_One]) -> int:
+        """As ``batch_size_fn`` counts what was called with, or how many calls."""
+        if self._size_fn is None:
+            return len(batch)
+        size: int = self._size_fn([one.args[0] if one.args else None for one in batch])
+        return size
 
 
 def batch(
@@ -167,12 +193,14 @@ def batch(
     TypeError
         It is no coroutine function, or an option has the wrong type.
     """
-    if batch_size_fn is not None:
-        raise NotEmulatedError("@serve.batch(batch_size_fn=)", "max_batch_size=")
+    if batch_size_fn is not None and not callable(batch_size_fn):
+        raise TypeError(f"batch_size_fn must be a callable or None, got {type(batch_size_fn)}")
     _check(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
 
     def decorate(function: Any) -> Any:
-        options = _Options(max_batch_size, batch_wait_timeout_s, max_concurrent_batches)
+        options = _Options(
+            max_batch_size, batch_wait_timeout_s, max_concurrent_batches, batch_size_fn
+        )
         if inspect.isasyncgenfunction(function):
             return _with_options(_generator(function, options), options)
         if not inspect.iscoroutinefunction(function):

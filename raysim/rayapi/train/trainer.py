@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
-from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.checkpoint import Checkpoint, local_filesystem
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.data.executions import for_ranks
 from raysim.rayapi.failures import exception_of
@@ -63,6 +63,17 @@ class Result:
     path: str
     best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] | None = None
     return_value: Any = None
+
+    @classmethod
+    def from_path(cls, path: Any, storage_filesystem: Any = None) -> Result:
+        """Of a run that has ended: not emulated."""
+        del path, storage_filesystem
+        raise NotEmulatedError("ray.train.Result.from_path", "what trainer.fit() returns")
+
+    @property
+    def filesystem(self) -> Any:
+        """``pyarrow``'s, of ``path``."""
+        return local_filesystem()
 
     @property
     def metrics_dataframe(self) -> pd.DataFrame | None:

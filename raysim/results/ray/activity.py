@@ -57,6 +57,7 @@ _HOLDS = ("PENDING_WORKER", "GRANTED")
 """States of a lease that hold resources."""
 
 _LOOKED_AT_NS = 50_000_000
+_INIT_NS = 20_000_000  # who calls ``ray.init`` within it has begun with it
 
 Steps = list[tuple[int, float]]
 """(when, value from then on)."""
@@ -153,6 +154,7 @@ class Activity:
         self._now_ns = 0
         self._started = False
         kept = [row for row in rows if row.t_ns <= end_ns]
+        self._init_ns = _init_ns(kept, end_ns)
         self._waits = _wait_for_arguments(kept, end_ns)
         self._busy = _submissions(kept, costs or RayCosts())
         self._busy_at = 0
@@ -215,7 +217,8 @@ class Activity:
         elif self._tasks:
             parts["ray"] += ns
         else:
-            parts["own" if self._started else "startup"] += ns
+            starts = self._init_ns <= self._now_ns and not self._started
+            parts["startup" if starts else "own"] += ns
 
     def _while_running(self, submitting: bool) -> str:
         """What keeps more from running."""
@@ -420,6 +423,13 @@ class Activity:
         if how in nodes.get(node_id, ""):
             nodes[node_id] = nodes[node_id].replace(how, "")
             _of(self.store if how == "m" else self.disk, node_id).add(-size, t_ns)
+
+
+def _init_ns(rows: Sequence[Change], end_ns: int) -> int:
+    """When ``ray.init`` began: the node's first processes start; the end, if it never did."""
+    first = next((row for row in rows if row.kind in ("worker", "job")), None)
+    began_ns = end_ns if first is None else first.t_ns
+    return 0 if began_ns <= _INIT_NS or (first and first.kind == "job") else began_ns
 
 
 def _wait_for_arguments(rows: Sequence[Change], end_ns: int) -> dict[int, None]:

@@ -69,7 +69,7 @@ def test_nothing_is_left_behind() -> None:
     "use",
     [
         "import ray.llm", "from ray.serve import task_consumer", "import ray; ray.java_function",
-        "import ray; ray.util.collective", "from ray.util.dask import ray_dask_get",
+        "import ray; ray.util.joblib", "from ray.util.dask import ray_dask_get",
         "import ray; ray.init(local_mode=True)",
         "import threading; threading.Thread(target=print).start()",
         "import ray.tune.schedulers.pb2",

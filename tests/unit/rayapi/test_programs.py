@@ -1,4 +1,4 @@
-"""The nine programs that everyone writes first, unmodified, on an emulated cluster."""
+"""The programs that everyone writes first, unmodified, on an emulated cluster."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ PRINTED = {
     "map_reduce": ["the 6", "fox 4", "dog 3", "a 2", "and 2", "jumps 2", "31"],
     "nested_tasks": ["8", "[10, 20, 30]", "60", "180"],
     "monte_carlo_pi": ["0.0", "True True", "3.1344"],
+    "collective_actors": [
+        "[(0, 2, True), (1, 2, True)]",
+        str([([3.0] * 4, [1.0, 2.0], [1.0, 1.0]), ([3.0] * 4, [1.0, 2.0], [3.0, 3.0])]),
+        str([([1.0, 2.0, 3.0], [[0.0, 7.0], [1.0, 7.0]], [last]) for last in (0.0, 42.0)]),
+        "[([2.0, 2.0], 1), ([2.0, 2.0], 0)]",
+        "Trying to initialize a group twice.",
+        "Ranks must be a permutation from 0 to '2'. Got '00'.",
+        "The collective APIs shall be only used inside a Ray actor or task.",
+        "[(False, -1), (False, -1)]",
+    ],
 }
 """Also what ray 2.60 prints: tests/real/test_rayapi_programs.py."""
 

@@ -441,3 +441,25 @@ def test_clients_give_up_after_what_they_say() -> None:
 
     said = [("TimeoutError", 2), ("ReadTimeout", 5), ("ReadTimeout", 1), ("late", 30)]
     assert played(main)[0] == said
+
+
+def test_a_batch_is_as_large_as_its_size_function_says() -> None:
+    """Two of size 4 fill a batch of 8; one of 9 never fits."""
+
+    def main() -> tuple[list[int], str]:
+        from ray import serve
+
+        @serve.deployment
+        class Model:
+            @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.5, batch_size_fn=sum)
+            async def __call__(self, sizes: list[int]) -> list[int]:
+                return [len(sizes)] * len(sizes)
+
+        handle = serve.run(Model.bind())
+        answers = [handle.remote(size) for size in (4, 4, 4, 3)]
+        with pytest.raises(Exception, match="Size of item is greater") as error:
+            handle.remote(9).result()
+        return [answer.result() for answer in answers], str(error.value)
+
+    (shared, _), _ = played(main)
+    assert shared == [2, 2, 2, 2]

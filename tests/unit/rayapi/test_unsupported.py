@@ -60,3 +60,47 @@ def test_a_part_of_ray_that_is_missing_is_refused_by_name(module: str, name: str
 
     with pytest.raises(NotEmulatedError, match=r"ray\."):
         run(main)
+
+
+def test_examples_of_ray_are_the_installed_rays(tmp_path, monkeypatch) -> None:
+    """They are code as users write it; the Ray around them is not imported."""
+    folder = tmp_path / "ray" / "rllib" / "examples" / "envs"
+    folder.mkdir(parents=True)
+    (tmp_path / "ray" / "__init__.py").write_text("raise AssertionError('the real one')\n")
+    (folder / "__init__.py").write_text("")
+    (folder / "mine.py").write_text("import ray\nNAMES = [ray.__name__, __name__]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def main() -> list[str]:
+        found: list[str] = importlib.import_module("ray.rllib.examples.envs.mine").NAMES
+        with pytest.raises(NotEmulatedError, match="yours is not emulated"):
+            importlib.import_module("ray.rllib.examples.envs.yours")
+        return found
+
+    assert run(main) == ["raysim.rayapi.api", "ray.rllib.examples.envs.mine"]
+
+
+def test_signals_and_conditions_of_rays_own_tests() -> None:
+    """As Ray's documentation and release scripts import them."""
+
+    def main() -> tuple[int, list[object], str]:
+        ray = importlib.import_module("ray")
+        utils = importlib.import_module("ray._common.test_utils")
+        signal, semaphore = utils.SignalActor.remote(), utils.Semaphore.remote(0)
+
+        @ray.remote
+        def work() -> int:
+            ray.get(signal.wait.remote())
+            return 5
+
+        waits = work.remote()
+        utils.wait_for_condition(lambda: ray.get(signal.cur_num_waiters.remote()) == 1)
+        ray.get(signal.send.remote())
+        taken = semaphore.acquire.remote()
+        ready, _ = ray.wait([taken], timeout=1)
+        ray.get([semaphore.release.remote(), taken])
+        with pytest.raises(RuntimeError, match="wasn't met before the timeout") as error:
+            utils.wait_for_condition(lambda: False, timeout=1)
+        return ray.get(waits), ready, str(error.value)
+
+    assert run(main)[:2] == (5, [])

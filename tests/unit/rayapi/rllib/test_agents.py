@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from raysim.rayapi.rllib.agents import MultiAgentEnv, Roles
+from raysim.rayapi.rllib.agents import MultiAgentEnv, Roles, make_multi_agent
 from raysim.rayapi.rllib.algorithms import IMPALAConfig, PPOConfig
 from raysim.rayapi.unsupported import NotEmulatedError
 from tests.unit.rayapi.rllib.parts import Slow, ran
@@ -199,3 +199,35 @@ def test_spaces_are_an_agents_own_or_those_of_all() -> None:
     assert env.get_action_space("rare").n == 3
     assert (env.num_agents, env.max_num_agents) == (2, 2)
     assert Roles().module_steps(7) == {"default_policy": 7}
+
+
+def test_agents_with_an_environment_each_end_together() -> None:
+    """``make_multi_agent``: over for all when the last one is."""
+
+    class Counts:
+        """Over after as many steps as it is told."""
+
+        observation_space = action_space = "space"
+
+        def __init__(self, config: dict[str, int]) -> None:
+            self.left = config["length"] + LENGTHS.pop(0)
+
+        def reset(self, *, seed: int | None = None, options: object = None) -> tuple[int, dict]:
+            return self.left, {}
+
+        def step(self, action: int) -> tuple[int, float, bool, bool, dict]:
+            self.left -= action
+            return self.left, 1.0, self.left <= 0, False, {}
+
+    LENGTHS = [0, 1]  # noqa: N806  (what each takes)
+    config = {"num_agents": 2, "length": 1}
+    env = make_multi_agent(Counts)(config)
+    assert config == {"num_agents": 2, "length": 1}
+    assert (env.possible_agents, env.get_observation_space(1)) == ([0, 1], "space")
+    assert env.reset()[0] == {0: 1, 1: 2}
+    observations, rewards, over, cut, _ = env.step({0: 1, 1: 1})
+    assert (observations, rewards) == ({0: 0, 1: 1}, {0: 1.0, 1: 1.0})
+    assert (over, cut["__all__"]) == ({0: True, 1: False, "__all__": False}, False)
+    assert env.step({1: 1})[2] == {1: True, "__all__": True}
+    with pytest.raises(ValueError, match="at least one agent"):
+        env.step({})
