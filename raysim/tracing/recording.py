@@ -231,15 +231,16 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.exact = operators.is_product(name) and given[0].dtype == torch.float32
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
-            call.made = self._bytes(out)
-            call.result = self.key(result) if result is not None else 0
+            call.results = self._bytes(out)
+            call.reads = frozenset(map(self.key, given))
         self._add(call, out)
         if not operators.is_sparse(name, args):
             self._shared.given(call, map(self.key, given), self._parameters)
 
-    def _bytes(self, out: object) -> int:
-        """Of results that grow with the batch."""
-        return sum(t.untyped_storage().nbytes() for t in tensors(out) if self.grows(t))
+    def _bytes(self, out: object) -> dict[int, int]:
+        """Of results that grow with the batch, by storage."""
+        made = (t for t in tensors(out) if self.grows(t))
+        return {self.key(t): t.untyped_storage().nbytes() for t in made}
 
     def _add(self, call: Call, out: object) -> None:
         entry = self.walk.entry()
@@ -278,7 +279,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:
-            call.gradients.append(self._bytes(out))
+            made = self._bytes(out)
+            call.gradients.append((self._waiting.there(made), sum(made.values())))
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
