@@ -242,6 +242,7 @@ class _Writer:
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
             scratch_backward=self._scratch(*(in_backward(calls) if is_loss else _beside(calls))),
+            gradient=self._gradient(calls),
             waiting=() if is_loss else self._waiting(calls),
             summed=any(c.summed for c in calls),
             gradients=_gradients(head),
@@ -251,6 +252,11 @@ class _Writer:
     def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
         """Gradients beside the backward of the call beside whose the most wait."""
         return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
+
+    def _gradient(self, calls: Sequence[Call]) -> float | None:
+        """Elements of the largest that backward makes of an input."""
+        heard = [c.gradient for c in calls if c.gradient is not None]
+        return max(heard) / self.compute.itemsize / self.batch if heard else None
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
         return tuple(

@@ -281,6 +281,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             made = self._bytes(out)
             call.gradients.append((self._waiting.there(made), sum(made.values())))
+            weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
+            inputs = [t for t in tensors(out) if tuple(t.shape) not in weights]
+            call.gradient = max(call.gradient or 0, *self._bytes(inputs).values(), 0)
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):

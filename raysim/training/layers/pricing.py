@@ -396,7 +396,11 @@ class Pricer:
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             samples = self.sharding.samples(o, self.batch)
             out = o.output * samples * width / divisor
-            grad_in = self._bytes(source_of(o)) if o.saves else out
+            grad_in = out
+            if o.gradient is not None:
+                grad_in = o.gradient * samples * width
+            elif o.saves:
+                grad_in = self._bytes(source_of(o))
             workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
             scratch = (self._bytes(s) for s in o.scratch)
             forward = max(forward, (out, workspace, *scratch), key=sum)
