@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import composite, operators
+from raysim.tracing import attention, composite, operators
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
@@ -334,14 +334,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         causal: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """One fused attention: output (token-major, as flash writes it), log-sum-exp, bias.
+        """One fused attention: output, log-sum-exp, bias.
 
         A boolean mask becomes a float bias of this call's own. Backward is row sums of dO * O, then
         dK, dV and dQ, then a cast of dQ; it reads and writes everything twice.
         """
         self._deaf = True
         lead, heads, rows, width = q.shape[:-3], q.shape[-3], q.shape[-2], v.shape[-1]
-        out = q.new_empty(*lead, rows, heads, width).transpose(-3, -2)
+        out = attention.output(q, width)
         lse = q.new_empty(*lead, heads, rows, dtype=torch.float32)
         bias = mask
         if mask is not None and mask.dtype == torch.bool:

@@ -106,7 +106,11 @@ class Ddp:
         """Autograd sums the gradients of a weight's users, and adds them to it at the first's."""
         for use in unit.uses:
             name, size = use.name, use.size_bytes(self.width)
-            if use.tied and name not in self.early and self.owners.get(name) not in {None, id(unit)}:
+            if (
+                use.tied
+                and name not in self.early
+                and self.owners.get(name) not in {None, id(unit)}
+            ):
                 self.early[name] = size
                 self.c.builder.alloc("temporary", size, f"gradient of {name}")
 
