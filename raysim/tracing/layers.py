@@ -74,6 +74,8 @@ def assemble(
         visit.output_shape = visit.output_shape or following.input_shape
     visits = _layers(walk.visits, stacked)
     writer = _Writer(listener, compute, lifetimes)
+    entries = [e for v in visits for e in v.entries if e.calls or e.parameters]
+    writer.modules = {id(c): i for i, e in enumerate(entries) for c in e.calls}
     layers = [writer.layer(v, _place(i, visits, stacked)) for i, v in enumerate(visits)]
     if has_loss and stacked != "sequential":
         layers[-1] = replace(layers[-1], output=1.0)
@@ -154,6 +156,8 @@ class _Writer:
         self.has_compiled = listener.has_compiled
         self.compute = compute
         self._lifetimes = lifetimes
+        self.modules: dict[int, int] = {}
+        """The place of each call's module among all."""
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
         self._prefix = ""
@@ -218,6 +222,7 @@ class _Writer:
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
         is_loss = head.kind == "loss"
+        handed, after = self._lifetimes.handed(calls, self.modules)
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -242,6 +247,8 @@ class _Writer:
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
             scratch_backward=self._scratch(*(in_backward(calls) if is_loss else _beside(calls))),
+            handed=None if is_loss else handed / self.compute.itemsize / batch,
+            read_after=after,
             gradient=self._gradient(calls),
             waiting=() if is_loss else self._waiting(calls),
             summed=any(c.summed for c in calls),

@@ -20,7 +20,7 @@ class Lifetimes:
 
     def __init__(self, calls: Iterable[Call], outputs: Mapping[int, int]) -> None:
         """``calls`` in the order in which they ran; ``outputs``: bytes, by identity."""
-        ran = list(calls)
+        self._ran = ran = list(calls)
         self._places = {id(call): place for place, call in enumerate(ran)}
         self._last = {key: place for place, call in enumerate(ran) for key in call.reads}
         self._begin = dict.fromkeys(outputs, -1)
@@ -29,13 +29,37 @@ class Lifetimes:
             for key, size in call.results.items() if call.kind == "loss" else ():
                 self._begin.setdefault(key, place)
                 self._sizes.setdefault(key, size)
-        self._kept = {k.key for call in ran for k in call.keeps}
+        self._keeper: dict[int, int] = {}
+        for place, call in enumerate(ran):
+            for kept in call.keeps:
+                self._keeper.setdefault(kept.key, place)
+
+    def handed(self, calls: Sequence[Call], modules: Mapping[int, int]) -> tuple[int, int]:
+        """Bytes that a run of calls makes and does not keep, and how many modules they live on.
+
+        ``modules``: the place of each call's module. Of what is read within the run alone only the
+        last call's counts; in place nothing is made.
+        """
+        own = {k.key for call in calls for k in call.keeps}
+        ends, here = self._places[id(calls[-1])], modules[id(calls[-1])]
+        made, inside, after = 0, 0, 0
+        for call in calls:
+            for key, size in call.results.items():
+                if key in call.reads or key in own:
+                    continue
+                last = self._keeper.get(key, self._last.get(key, -1))
+                if last > ends:
+                    made += size
+                    after = max(after, modules[id(self._ran[last])] - here)
+                elif call is calls[-1]:
+                    inside += size
+        return made + inside, after
 
     def in_forward(self, calls: Sequence[Call]) -> int:
         """Most bytes that these hold beyond all that they keep for backward."""
         places = [self._places[id(call)] for call in calls]
         own = {key: size for call in calls for key, size in call.results.items()}
-        keeps = {key: size for key, size in own.items() if key in self._kept}
+        keeps = {key: size for key, size in own.items() if key in self._keeper}
         most, kept = 0, 0
         for place, call in zip(places, calls, strict=True):
             kept += sum(keeps.pop(key, 0) for key in call.results)
@@ -46,7 +70,7 @@ class Lifetimes:
         """Of each storage that is there and that nothing keeps, its bytes."""
         for key, begin in self._begin.items():
             last = max(begin, self._last.get(key, begin))
-            if key not in self._kept and begin <= place <= last:
+            if key not in self._keeper and begin <= place <= last:
                 yield self._sizes[key]
 
 
