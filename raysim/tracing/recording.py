@@ -73,6 +73,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._backward = False
         self._calls: dict[int, Call] = {}
         self._keeps: list[tuple[int, Call | None, Kept]] = []
+        self._views: set[int] = set()
+        """Sequence numbers of views, whose backward is charged to the operator before."""
         self._latest: Call | None = None
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._growing: set[int] = set()
@@ -210,6 +212,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # What a view's backward launches is charged to the operator before it.
             if self._latest is not None:
                 self._calls.setdefault(_drawn(), self._latest)
+                self._views.add(_drawn())
                 self._latest.dispatches += name != "detach"  # autograd's own
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)
@@ -283,6 +286,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gradients.append((self._waiting.there(made), sum(made.values())))
             weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
             inputs = [t for t in tensors(out) if tuple(t.shape) not in weights]
+            inputs = [] if _number(node) in self._views else inputs
             call.gradient = max(call.gradient or 0, *self._bytes(inputs).values(), 0)
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
