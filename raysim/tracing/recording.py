@@ -282,12 +282,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:
-            made = self._bytes(out)
-            call.gradients.append((self._waiting.there(made), sum(made.values())))
-            weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
-            inputs = [t for t in tensors(out) if tuple(t.shape) not in weights]
-            inputs = [] if _number(node) in self._views else inputs
-            call.gradient = max(call.gradient or 0, *self._bytes(inputs).values(), 0)
+            self._note_gradient(call, out, of_view=_number(node) in self._views)
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
@@ -309,6 +304,16 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         call.moved_backward += operators.moved(name, operands, out, width=self.width, counts=counts)
         call.indexed_backward += operators.indexed(name, operands, out, counts=counts)
+
+    def _note_gradient(self, call: Call, out: Any, *, of_view: bool) -> None:
+        """What backward makes for a call, or for a view after it."""
+        made = self._bytes(out)
+        call.gradients.append((self._waiting.there(made), sum(made.values())))
+        weights = {_without_ones(shape) for shape in call.weight_shapes}
+        weights |= {shape[::-1] for shape in weights}
+        inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]
+        sizes = () if of_view else self._bytes(inputs).values()
+        call.gradient = max(call.gradient or 0, *sizes, 0)
 
     def fused(
         self,
@@ -385,6 +390,11 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _drawn() -> int:
     """The sequence number that autograd drew last."""
     return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
+
+
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """A bias's gradient is summed to one row first."""
+    return tuple(n for n in shape if n > 1)
 
 
 def _offsets() -> Call:

@@ -411,17 +411,17 @@ class Pricer:
             beneath = (self._bytes(s) for s in o.scratch_backward)
             if workspace or o.conv:
                 workspace = workspace_bytes(o, samples, width, backward=True)
-            parts = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
-            backward = max(backward, (*parts, *beneath), key=sum)
+            both = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
+            backward = max(backward, (*both, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
         sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
         back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
         gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
-        back = (*map(round, backward), again)
+        parts = (*map(round, backward), again)
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
-        return tuple(size for size in alive if size), tuple(size for size in back if size)
+        return tuple(size for size in alive if size), tuple(size for size in parts if size)
 
     def _handed(self, operators: Sequence[Operator]) -> tuple[int, int]:
         """Bytes of the last one's output that others read, and how many units later the last."""
