@@ -54,14 +54,14 @@ class UnitEmitter:
         waits = (*self.engine.before(unit, phase), *self.take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, waits)
         earlier = self.lasting[0], 0
+        if unit.temp_category == "logits":
+            self.end_forward()  # what a loss reads is its own account's
         if keep:
             self._hand_over(unit.saved)
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
         parts, handed = unit.forward_temps, unit.handed if keep else (0, 0)
-        if unit.temp_category == "logits":
-            self.end_forward()  # what a loss reads is its own account's
         if handed[0] and parts and parts[0] == handed[0]:
             parts = parts[1:]
             self._hand_on(unit)
