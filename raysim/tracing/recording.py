@@ -211,8 +211,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if free:
             # What a view's backward launches is charged to the operator before it.
             if self._latest is not None:
-                self._calls.setdefault(_drawn(), self._latest)
-                self._views.add(_drawn())
+                if _drawn() not in self._calls:  # it drew one, and has a node
+                    self._calls[_drawn()] = self._latest
+                    self._views.add(_drawn())
                 self._latest.dispatches += name != "detach"  # autograd's own
             return
         kind = operators.kind_of(name, in_loss=self.losses > 0, norm_module=self.walk.in_norm)

@@ -173,3 +173,18 @@ def test_attention_lays_out_its_output_as_its_kernel_does(half: bool) -> None:
     out = output(q, 16)
     assert out.shape == q.shape
     assert out.stride() == (q.stride() if half else (4 * 16 * 8, 16, 4 * 16, 1))
+
+
+def test_a_view_without_a_node_takes_no_gradient_from_the_convolution_before_it() -> None:
+    """``detach``, and views of what asks for no gradient, draw no number of their own."""
+
+    class Looks(nn.Conv2d):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            y.detach().flatten()
+            return y
+
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), Looks(8, 4, 3, padding=1))
+    model = trace(net, torch.zeros(2, 4, 6, 6), loss=lambda y: y.square().mean())
+    made = [o.gradient for o in operators(model) if o.kind == "conv"]
+    assert made == [0, 8 * 6 * 6]
