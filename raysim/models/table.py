@@ -232,6 +232,13 @@ class Operator:
     """Tensors that live within its forward: of a loss all, of another those beside its output."""
     scratch_backward: tuple[Saved, ...] = ()
     """The same for backward."""
+    handed: float | None = None
+    """Elements per sample that it makes and does not keep itself; None: its output."""
+    read_after: int = 0
+    """How many modules later somebody keeps those, or reads them for the last time."""
+    gradient: float | None = None
+    """Elements per sample of the largest gradient that its backward makes of an input; None: as
+    many as the first tensor that it saves."""
     waiting: tuple[Saved, ...] = ()
     """Gradients of others that wait, while its backward runs, for more to be added to them."""
     summed: bool = False

@@ -61,8 +61,8 @@ class ProcessState:
     __slots__ = (
         "__weakref__", "actor", "canceled", "class_ids", "classes", "core", "cwd", "cwd_outside",
         "env_key", "environ", "functions", "handles", "held_bytes", "home", "is_driver", "loop",
-        "made_bytes", "namespace", "policy_loop", "priced", "program", "runtime_env", "session", "shows_gpus",
-        "sink", "training",
+        "made_bytes", "namespace", "policy_loop", "priced", "program", "runtime_env", "session",
+        "shows_gpus", "sink", "training",
     )  # fmt: skip
 
     def __init__(self, session: Session, core: CoreProcess | None, *, is_driver: bool) -> None:

@@ -35,6 +35,17 @@ def is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
     return aligned and in_rows and q.dtype in (*HALF, torch.float32)
 
 
+def output(q: torch.Tensor, width: int) -> torch.Tensor:
+    """Of the kernel that takes it, ``width`` columns a head: in 16 bits laid out as the query is.
+
+    ``flash_api.cpp`` makes it like the query, cuDNN's ``MHA.cpp`` with matching strides;
+    ``attention.cu`` of the memory-efficient kernel by token.
+    """
+    if q.dtype in HALF and width == q.shape[-1]:
+        return torch.empty_like(q)
+    return q.new_empty(*q.shape[:-3], q.shape[-2], q.shape[-3], width).transpose(-3, -2)
+
+
 def plain(
     q: torch.Tensor,
     k: torch.Tensor,

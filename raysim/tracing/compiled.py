@@ -93,13 +93,13 @@ def rewrite(
             call.kernels_backward += kernel.launches
             call.moved_backward += kernel.moved_bytes / listener.width
             call.indexed_backward += kernel.indexed
-            call.gradients += kernel.written
+            call.gradients += [(None, size) for size in kernel.written]
         for call in (own[i] for i in graphs.masked[source]):
             if call.attention is not None:
                 call.attention = replace(call.attention, masked=True)
     for call in inside:
         if call.kind in FUSED:
-            call.made = 0  # what is read elsewhere is kept, the rest was never there
+            call.results = {}  # what is read elsewhere is kept, the rest was never there
 
 
 class _Graphs:
@@ -213,7 +213,7 @@ def _keep(
     maker, key = None, 0
     if buffer.maker is not None:
         maker = calls[buffer.maker.visit + shift][buffer.maker.call]
-        key = maker.result if maker.made == buffer.size_bytes else 0
+        key = next(iter(maker.results), 0) if maker.made == buffer.size_bytes else 0
     if not key or any(k.key == key for k in holder.keeps):
         key = -1 - len(produced)
     produced.setdefault(key, maker or holder)

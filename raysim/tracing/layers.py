@@ -7,7 +7,6 @@ tensor; the first layer that keeps it holds it. Layers with equal contents share
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
@@ -28,6 +27,7 @@ from raysim.models.table import (
     Saved,
     TensorDtype,
 )
+from raysim.tracing.lifetimes import Lifetimes, in_backward
 from raysim.tracing.operators import Call, Kept
 from raysim.tracing.recording import Listener
 from raysim.tracing.storages import local_part
@@ -44,8 +44,9 @@ FIXED: dict[torch.dtype, TensorDtype] = {
 def assemble(
     walk: Walk,
     listener: Listener,
-    held: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
     *,
+    lets_go: bool,
     name: str,
     architecture: str,
     first: torch.Tensor,
@@ -54,9 +55,16 @@ def assemble(
     stacked: Literal["sequential", "stacks", "children"],
     has_loss: bool,
 ) -> Model:
-    """The finished table; ``held`` are outputs that live as long as the object they are in."""
-    kept = {k.key for v in walk.visits for c in v.calls for k in c.keeps}
-    for t in held:
+    """The finished table.
+
+    ``outputs`` live as long as the object that they are in: through backward, or, if the script
+    ``lets_go`` of it, until the loss has read them.
+    """
+    ran = [c for v in walk.visits for c in v.calls]
+    kept = {k.key for c in ran for k in c.keeps}
+    sizes = {listener.key(t): t.untyped_storage().nbytes() for t in outputs if listener.grows(t)}
+    lifetimes = Lifetimes(ran, sizes if lets_go else {})
+    for t in () if lets_go else outputs:
         if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
             size = local_part(t).untyped_storage().nbytes()
             listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
@@ -66,7 +74,9 @@ def assemble(
     for visit, following in pairwise(walk.visits):
         visit.output_shape = visit.output_shape or following.input_shape
     visits = _layers(walk.visits, stacked)
-    writer = _Writer(listener, compute)
+    writer = _Writer(listener, compute, lifetimes)
+    entries = [e for v in visits for e in v.entries if e.calls or e.parameters]
+    writer.modules = {id(c): i for i, e in enumerate(entries) for c in e.calls}
     layers = [writer.layer(v, _place(i, visits, stacked)) for i, v in enumerate(visits)]
     if has_loss and stacked != "sequential":
         layers[-1] = replace(layers[-1], output=1.0)
@@ -148,11 +158,14 @@ def _place(i: int, visits: Sequence[Visit], stacked: str) -> LayerKind:
 class _Writer:
     """Writes layers in order; knows which storages earlier layers hold and which bodies exist."""
 
-    def __init__(self, listener: Listener, compute: torch.dtype) -> None:
+    def __init__(self, listener: Listener, compute: torch.dtype, lifetimes: Lifetimes) -> None:
         self.batch = listener.batch
         self.produced = listener.produced
         self.has_compiled = listener.has_compiled
         self.compute = compute
+        self._lifetimes = lifetimes
+        self.modules: dict[int, int] = {}
+        """The place of each call's module among all."""
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
         self._prefix = ""
@@ -217,6 +230,7 @@ class _Writer:
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
         is_loss = head.kind == "loss"
+        handed, after = self._lifetimes.handed(calls, self.modules)
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -239,8 +253,11 @@ class _Writer:
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
-            scratch=self._scratch(_dying(calls)) if is_loss else (),
-            scratch_backward=self._scratch(*(_back(calls) if is_loss else _beside(calls))),
+            scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
+            scratch_backward=self._scratch(*(in_backward(calls) if is_loss else _beside(calls))),
+            handed=None if is_loss else handed / self.compute.itemsize / batch,
+            read_after=after,
+            gradient=self._gradient(calls),
             waiting=() if is_loss else self._waiting(calls),
             summed=any(c.summed for c in calls),
             collectives=tuple(c for call in calls for c in call.collectives),
@@ -251,6 +268,11 @@ class _Writer:
     def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
         """Gradients beside the backward of the call beside whose the most wait."""
         return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
+
+    def _gradient(self, calls: Sequence[Call]) -> float | None:
+        """Elements of the largest that backward makes of an input."""
+        heard = [c.gradient for c in calls if c.gradient is not None]
+        return max(heard) / self.compute.itemsize / self.batch if heard else None
 
     def _scratch(self, *sizes: int) -> tuple[Saved, ...]:
         return tuple(
@@ -324,32 +346,9 @@ def _unreached(module: Module) -> Module:
     return replace(module, operators=operators)
 
 
-def _dying(calls: Sequence[Call]) -> int:
-    """Bytes of the largest result that dies within forward: nothing keeps it."""
-    kept = {k.key for c in calls for k in c.keeps}
-    return max((c.made for c in calls if c.result not in kept), default=0)
-
-
 def _beside(calls: Sequence[Call]) -> tuple[int, ...]:
     """Bytes of a weight's second gradient."""
     return (max(c.beside for c in calls),)
-
-
-def _back(calls: Sequence[Call]) -> tuple[int, int]:
-    """Bytes of the two gradients that backward has side by side, at its peak.
-
-    What forward kept for those that have run is free again, and taken off the first.
-    """
-    kept = [{k.key: k.size_bytes for k in c.keeps if not k.returned} for c in calls]
-    left = Counter(key for sizes in kept for key in sizes)
-    free, before, worst = 0, 0, (0, 0)
-    for call, sizes in zip(reversed(calls), reversed(kept), strict=True):
-        for made in call.gradients:
-            worst = max(worst, (max(0, before - free), made), key=sum)
-            before = made
-        left.subtract(list(sizes))
-        free += sum(size for key, size in sizes.items() if not left[key])
-    return worst
 
 
 def _runs(calls: Sequence[Call]) -> Iterator[list[Call]]:

@@ -55,6 +55,8 @@ class Script:
     kept: Callable[[Sequence[bool], Collection[int]], object] = lambda *_: None
     """Told which of the example's tensors backward keeps, in order, and identities of all storages
     that it keeps."""
+    lets_go: bool = False
+    """Of the module's outputs, once the loss has read them."""
     held: Callable[[], Sequence[torch.Tensor]] = tuple
     """Once the loss has run: tensors that it made and that live until backward is over."""
 
@@ -128,6 +130,7 @@ def trace(
         walk, listener, outputs, name=name or type(module).__name__,
         architecture=type(module).__name__, first=next(tensors(given)), compute=compute,
         config_dtype=DTYPES.get(weights), stacked=stacks, has_loss=has_loss,
+        lets_go=script is not None and script.lets_go and loss is not None,
     )  # fmt: skip
 
 

@@ -153,18 +153,26 @@ class Call:
     kernels_backward: int = 0
     products_backward: list[bool] = field(default_factory=list)
     """Of a product, those that backward runs, each: whether it makes an input's gradient."""
-    made: int = 0
-    """Bytes of its result."""
-    result: int = 0
-    """Storage of that."""
-    gradients: list[int] = field(default_factory=list)
-    """Bytes of what each operator of its backward makes, in order."""
+    results: dict[int, int] = field(default_factory=dict)
+    """Storages that it makes and that grow with the batch, with their bytes."""
+    reads: frozenset[int] = frozenset()
+    """Storages that it is given."""
+    gradients: list[tuple[int | None, int]] = field(default_factory=list)
+    """Bytes of what each operator of its backward makes, in order, after those of all gradients
+    that are there beside it; None: of the one before."""
+    gradient: int | None = None
+    """Bytes of the largest of them that is no weight's; None: none was heard of."""
     weight_shapes: tuple[tuple[int, ...], ...] = ()
     """Shapes of its module's own parameters."""
     compiled: bool = False
     """It runs in a region that is given to ``torch.compile``."""
     collectives: list[Collective] = field(default_factory=list)
     """Of its ranks, those of its backward too."""
+
+    @property
+    def made(self) -> int:
+        """Bytes of its results."""
+        return sum(self.results.values())
 
 
 def aten_name(func: OpOverload) -> str:

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Attention
-from raysim.tracing import composite, operators, peers
+from raysim.tracing import attention, composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
@@ -77,6 +77,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weak: set[int] = set()
         """Numbers of which only views and small operators have been heard."""
         self._keeps: list[tuple[int, Call | None, Kept]] = []
+        self._views: set[int] = set()
+        """Sequence numbers of views, whose backward is charged to the operator before."""
         self._latest: Call | None = None
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._growing: set[int] = set()
@@ -218,7 +220,10 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if free:
             # What a view's backward launches is charged to the operator before it.
             if self._latest is not None:
-                if self._calls.setdefault(_drawn(), self._latest) is self._latest:
+                if _drawn() not in self._calls:  # it drew one, and has a node
+                    self._calls[_drawn()] = self._latest
+                    self._views.add(_drawn())
+                if self._calls[_drawn()] is self._latest:
                     self._weak.add(_drawn())
                 self._latest.dispatches += name != "detach"  # autograd's own
             return
@@ -244,8 +249,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.exact = operators.is_product(name) and given[0].dtype == torch.float32
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
-            call.made = self._bytes(out)
-            call.result = self.key(result) if result is not None else 0
+            call.results = self._bytes(out)
+            call.reads = frozenset(map(self.key, given))
         self._add(call, out)
         if not operators.is_sparse(name, args):
             self._shared.given(call, map(self.key, given), self._parameters)
@@ -257,7 +262,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = next(tensors(out))
         if self.grows(result):
             call.output = operators.elements(result, self.width)
-            call.made, call.result = self._bytes(out), self.key(result)
+            call.results = self._bytes(out)
+            call.reads = frozenset(map(self.key, tensors(args)))
         self._add(call, out)
 
     def _collective(self, call: Call, name: str, args: Sequence[Any], out: Any) -> None:
@@ -267,9 +273,10 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )  # fmt: skip
         call.collectives.append(found)
 
-    def _bytes(self, out: object) -> int:
-        """Of results that grow with the batch."""
-        return sum(t.untyped_storage().nbytes() for t in tensors(out) if self.grows(t))
+    def _bytes(self, out: object) -> dict[int, int]:
+        """Of results that grow with the batch, by storage."""
+        made = (t for t in tensors(out) if self.grows(t))
+        return {self.key(t): local_part(t).untyped_storage().nbytes() for t in made}
 
     def _add(self, call: Call, out: object) -> None:
         entry = self.walk.entry()
@@ -293,6 +300,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = _drawn()
         if self._spreads and number in self._weak:
             self._calls[number] = call
+            self._views.discard(number)
         else:
             self._calls.setdefault(number, call)
         if self._spreads and call.kind in {"elementwise", "other"}:
@@ -332,7 +340,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:
-            call.gradients.append(self._bytes(out))
+            self._note_gradient(call, out, of_view=_number(node) in self._views)
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
@@ -354,6 +362,16 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         call.moved_backward += operators.moved(name, operands, out, width=self.width, counts=counts)
         call.indexed_backward += operators.indexed(name, operands, out, counts=counts)
+
+    def _note_gradient(self, call: Call, out: Any, *, of_view: bool) -> None:
+        """What backward makes for a call, or for a view after it."""
+        made = self._bytes(out)
+        call.gradients.append((self._waiting.there(made), sum(made.values())))
+        weights = {_without_ones(shape) for shape in call.weight_shapes}
+        weights |= {shape[::-1] for shape in weights}
+        inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]
+        sizes = () if of_view else self._bytes(inputs).values()
+        call.gradient = max(call.gradient or 0, *sizes, 0)
 
     def fused(
         self,
@@ -383,14 +401,14 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         causal: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """One fused attention: output (token-major, as flash writes it), log-sum-exp, bias.
+        """One fused attention: output, log-sum-exp, bias.
 
         A boolean mask becomes a float bias of this call's own. Backward is row sums of dO * O, then
         dK, dV and dQ, then a cast of dQ; it reads and writes everything twice.
         """
         self._deaf = True
         lead, heads, rows, width = q.shape[:-3], q.shape[-3], q.shape[-2], v.shape[-1]
-        out = q.new_empty(*lead, rows, heads, width).transpose(-3, -2)
+        out = attention.output(q, width)
         lse = q.new_empty(*lead, heads, rows, dtype=torch.float32)
         bias = mask
         if mask is not None and mask.dtype == torch.bool:
@@ -435,6 +453,11 @@ def _is_placed(tensor: torch.Tensor) -> bool:
 def _drawn() -> int:
     """The sequence number that autograd drew last."""
     return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
+
+
+def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """A bias's gradient is summed to one row first."""
+    return tuple(n for n in shape if n > 1)
 
 
 def _offsets() -> Call:

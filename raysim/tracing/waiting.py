@@ -7,7 +7,7 @@ projections come one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class Waiting:
         found = {key_of(t) for t in given} & self._sums
         self._sums -= found
         return bool(found)
+
+    def there(self, but: Collection[int]) -> int:
+        """Bytes of all gradients that are there, ``but`` those of these storages."""
+        return sum(size for key, size in self._made.items() if key not in but)
 
     def beside(
         self,

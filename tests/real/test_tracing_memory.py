@@ -14,8 +14,8 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from raysim.models.table import Model, Operator  # noqa: E402
 from raysim.rayapi.shapes.held import holding  # noqa: E402
-from raysim.tracing import trace  # noqa: E402
-from raysim.tracing.attention import plain  # noqa: E402
+from raysim.tracing import Script, trace  # noqa: E402
+from raysim.tracing.attention import output, plain  # noqa: E402
 
 
 def operators(model: Model) -> list[Operator]:
@@ -124,3 +124,67 @@ def test_a_loop_holds_its_output_until_the_next_a_function_does_not() -> None:
     deletes()
     seen.append(holding(torch.zeros(2, 3)))
     assert seen == [(True, True), (True, False), (True, False), (False, False)]
+
+
+def of_loss(loss: Any) -> Operator:
+    """Of a model of one layer, whose output of 64 columns dies as soon as the loss has read it."""
+    script = Script(unknown=lambda _: 0, lets_go=True)
+    x = torch.zeros(4096, 64)
+    model = trace(nn.Sequential(nn.Linear(64, 64)), x, loss=loss, script=script)
+    (found,) = [o for o in operators(model) if o.kind == "loss"]
+    return found
+
+
+def test_what_a_loss_makes_is_there_until_it_was_read_for_the_last_time() -> None:
+    """Tables of 64 columns: what is kept, and the most that lies beside all that is kept."""
+
+    def sizes(saved: Any) -> list[int]:
+        return [round(s.numel / 64) for s in saved if s.numel >= 64]
+
+    # The double is read by both that follow; log-softmax keeps its own result.
+    both = of_loss(lambda y: (F.log_softmax(y * 2, 1) + 0.0).sum())
+    assert sizes(both.saves) == [1]
+    # Output and double, then double and result, then that and its sum: two, and one of them stays.
+    assert sum(sizes(both.scratch)) == 1
+    # Of a double of a double of a double never more than two are there, and nothing stays.
+    chain = of_loss(lambda y: (((y * 2) * 2) * 2).sum())
+    assert (sizes(chain.saves), sum(sizes(chain.scratch))) == ([], 2)
+    # Two doubles live until both were added; so does neither of their sum's operands after.
+    added = of_loss(lambda y: ((y * 2) + (y * 3)).sum())
+    assert (sizes(added.saves), sum(sizes(added.scratch))) == ([], 3)
+    # A square's backward: its gradient, the input to the first power, twice that, their product;
+    # the input, which forward kept, is there too and counted with what is kept.
+    square = of_loss(lambda y: y.square().sum())
+    assert sum(sizes(square.scratch_backward)) == 3, "the sum's gradient is expanded: no memory"
+
+
+def test_a_layers_input_gradient_is_as_large_as_the_input() -> None:
+    """Though what it reads is kept by the layer before; a first layer makes none."""
+    net = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 16))
+    model = trace(net, torch.zeros(4, 8), loss=lambda y: y.square().mean())
+    made = [o.gradient for o in operators(model) if o.kind == "gemm"]
+    assert made == [0, 64]
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_attention_lays_out_its_output_as_its_kernel_does(half: bool) -> None:
+    """Queries by position first, as ``nn.MultiheadAttention`` has them."""
+    q = torch.zeros(8, 2, 4, 16, dtype=torch.bfloat16 if half else None).permute(1, 2, 0, 3)
+    out = output(q, 16)
+    assert out.shape == q.shape
+    assert out.stride() == (q.stride() if half else (4 * 16 * 8, 16, 4 * 16, 1))
+
+
+def test_a_view_without_a_node_takes_no_gradient_from_the_convolution_before_it() -> None:
+    """``detach``, and views of what asks for no gradient, draw no number of their own."""
+
+    class Looks(nn.Conv2d):
+        def forward(self, x: Any) -> Any:
+            y = super().forward(x)
+            y.detach().flatten()
+            return y
+
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), Looks(8, 4, 3, padding=1))
+    model = trace(net, torch.zeros(2, 4, 6, 6), loss=lambda y: y.square().mean())
+    made = [o.gradient for o in operators(model) if o.kind == "conv"]
+    assert made == [0, 8 * 6 * 6]

@@ -276,7 +276,9 @@ class Steps:
                 found = trace(
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__, autocast=wrapping.cast_by(half),
-                    say=self.say, script=Script(unknown=no_value, held=tape.held, kept=kept),
+                    say=self.say, script=Script(
+                        unknown=no_value, held=tape.held, kept=kept, lets_go=not role.held
+                    ),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
 

@@ -293,6 +293,7 @@ class RankCompiler:
                     self.b.alloc("activation", sum(held), f"{unit.name} kept", tensors=held)
             if section.checkpointed:
                 self.kept.boundary()
+        self.emit.end_forward()
         self.b.alloc("input", self._kept_output_bytes(), "pipe buffers")
 
     def _kept_output_bytes(self) -> int:
@@ -401,6 +402,7 @@ class RankCompiler:
                 for unit in section.units:
                     self.b.free("activation", unit.again.held_bytes, f"{unit.name} kept")
                     self.emit.forward(unit, "recompute", keep=True)
+                self.emit.end_forward()
             for unit in section.reached:
                 one(unit)
             if section.checkpointed:

@@ -33,6 +33,8 @@ class UnitEmitter:
         """The model's output that the training loop still holds: its label, bytes."""
         self.waiting = Counter[int]()
         """Sizes of the gradients that wait for others."""
+        self.handed: list[tuple[str, int, int]] = []
+        """Outputs in memory that nothing keeps: labels, bytes, how many units read them yet."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
 
@@ -52,21 +54,59 @@ class UnitEmitter:
         waits = (*self.engine.before(unit, phase), *self.take_pending())
         beside = self._beside(unit, unit.exchanges.beside_forward, waits)
         earlier = self.lasting[0], 0
+        if unit.temp_category == "logits":
+            self.end_forward()  # what a loss reads is its own account's
         if keep:
+            self._hand_over(unit.saved)
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
-        parts = unit.forward_temps
-        b.alloc(unit.temp_category, unit.forward_temp_bytes, unit.name, tensors=parts)
+        parts, handed = unit.forward_temps, unit.handed if keep else (0, 0)
+        if handed[0] and parts and parts[0] == handed[0]:
+            parts = parts[1:]
+            self._hand_on(unit)
+        b.alloc(unit.temp_category, sum(parts), unit.name, tensors=parts)
         seconds, host_s, flops, after = unit.run(phase)
         op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
-        b.free(unit.temp_category, unit.forward_temp_bytes, unit.name)
+        b.free(unit.temp_category, sum(parts), unit.name)
+        if handed[0] and parts is unit.forward_temps:
+            self._hand_on(unit)
+        self._read_for_the_last_time()
         b.free("logits", earlier[1], earlier[0])
         self.join(beside)
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
+
+    def _hand_on(self, unit: Unit) -> None:
+        """Its output, which the next units read; this one's reading is counted too."""
+        label, (size, units) = f"output of {unit.name}", unit.handed
+        self.handed.append((label, size, units + 1))
+        self.b.alloc("temporary", size, label)
+
+    def _hand_over(self, kept: Sequence[int]) -> None:
+        """What a unit is about to keep may be what an earlier one has made."""
+        sizes = Counter(kept)
+        for each in list(self.handed):
+            label, size, units = each
+            if units == 1 and sizes[size]:
+                sizes[size] -= 1
+                self.handed.remove(each)
+                self.b.free("temporary", size, label)
+
+    def _read_for_the_last_time(self) -> None:
+        left = [(label, size, units - 1) for label, size, units in self.handed]
+        for label, size, units in left:
+            if not units:
+                self.b.free("temporary", size, label)
+        self.handed = [each for each in left if each[2]]
+
+    def end_forward(self) -> None:
+        """Nobody reads anything any more."""
+        for label, size, _ in self.handed:
+            self.b.free("temporary", size, label)
+        self.handed = []
 
     def _output(self, unit: Unit) -> tuple[str, int]:
         """The model's output is there; of the one before it, what is to be freed later.

@@ -35,6 +35,9 @@ class Ddp:
         self.autocast = context.plan.autocasts
         self.cast: set[int] = set()
         """Units, by ``id``, whose low-precision copies are alive."""
+        self.owners = {g.name: id(unit) for unit in context.units for g in unit.gradients}
+        self.early: dict[str, int] = {}
+        """Bytes of gradients of weights whose first user's backward is yet to come, by name."""
         self.flushes = self._assign_buckets()
         self.boundary = False
         self.works: list[int] = []
@@ -90,11 +93,31 @@ class Ddp:
 
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients; autocast copies the weights."""
+        if phase == "backward":
+            self._begin_shared(unit)
         if phase == "backward" and self.c.builder.backward_index == 0:
+            self._end_shared(unit)
             self.c.alloc_gradients(unit)
         if phase != "backward" and self.autocast and id(unit) not in self.cast:
             self._cast_weights(unit, phase)
         return ()
+
+    def _begin_shared(self, unit: Unit) -> None:
+        """Autograd sums the gradients of a weight's users, and adds them to it at the first's."""
+        for use in unit.uses:
+            name, size = use.name, use.size_bytes(self.width)
+            if (
+                use.tied
+                and name not in self.early
+                and self.owners.get(name) not in {None, id(unit)}
+            ):
+                self.early[name] = size
+                self.c.builder.alloc("temporary", size, f"gradient of {name}")
+
+    def _end_shared(self, unit: Unit) -> None:
+        for gradient in unit.gradients:
+            size = self.early.pop(gradient.name, 0)
+            self.c.builder.free("temporary", size, f"gradient of {gradient.name}")
 
     def _cast_weights(self, unit: Unit, phase: str) -> None:
         """Autocast's cache copies each weight once a forward; autograd holds it until backward.
@@ -111,6 +134,8 @@ class Ddp:
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""
+        if phase == "backward":
+            self._end_shared(unit)
         if phase == "backward" and id(unit) in self.cast:
             self.cast.discard(id(unit))
             self.c.builder.free("parameter", sum(unit.multiplied) * CAST_BYTES, "autocast copies")

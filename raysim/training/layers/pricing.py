@@ -196,6 +196,7 @@ class Pricer:
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,
+            handed=self._handed(operators),
             waiting=self._waiting(operators),
             summed=any(o.summed for o in operators),
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
@@ -398,17 +399,22 @@ class Pricer:
             divisor = _divisor(o, self.tp) if o.split != "row" else 1
             samples = self.sharding.samples(o, self.batch)
             out = o.output * samples * width / divisor
-            grad_in = self._bytes(source_of(o)) if o.saves else out
+            grad_in = out
+            if o.gradient is not None:
+                grad_in = o.gradient * samples * width
+            elif o.saves:
+                grad_in = self._bytes(source_of(o))
             workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
             scratch = (self._bytes(s) for s in o.scratch)
-            forward = max(forward, (out, workspace, *scratch), key=sum)
+            made = out if o.handed is None else o.handed * samples * width
+            forward = max(forward, (made, workspace, *scratch), key=sum)
             if o.gradients == "none":
                 continue
             beneath = (self._bytes(s) for s in o.scratch_backward)
             if workspace or o.conv:
                 workspace = workspace_bytes(o, samples, width, backward=True)
-            made = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
-            backward = max(backward, (*made, *beneath), key=sum)
+            both = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
+            backward = max(backward, (*both, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
@@ -418,6 +424,14 @@ class Pricer:
         parts = (*map(round, backward), again)
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
+
+    def _handed(self, operators: Sequence[Operator]) -> tuple[int, int]:
+        """Bytes of the last one's output that others read, and how many units later the last."""
+        last = operators[-1] if operators and self.cut == "module" else None
+        if last is None or not last.handed or not last.read_after:
+            return 0, 0
+        samples = self.sharding.samples(last, self.batch)
+        return round(last.handed * samples * COMPUTE_DTYPE_BYTES[self.dtype]), last.read_after
 
     def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
         """Of the operator beside whose backward the most wait."""
