@@ -18,6 +18,7 @@ from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.standins import vision
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -53,6 +54,7 @@ _CHANGES = {
     "psutil": _this_process,
     "safetensors.torch": files.install,
     "timm.models._hub": downloads.install_timm,
+    "torchvision.datasets": vision.install,
 }
 
 
