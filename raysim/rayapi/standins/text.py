@@ -1,0 +1,47 @@
+"""English that is on every machine: what stands for the texts of a data set that is not.
+
+Real counterpart: none. The words are those of Python's own help (``pydoc_data.topics``), cut to the
+lengths that a column has. Lengths of a column spread as a log-normal with sigma 0.6 around their
+mean (assumed); how many characters make a token is the tokenizer's to say.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from statistics import NormalDist
+
+SIGMA = 0.6
+_STEP = 7919
+"""Characters from one text's begin to the next one's; prime, so that they differ."""
+
+
+@cache
+def english() -> str:
+    """Without its line ends."""
+    from pydoc_data import topics
+
+    return re.sub(r"\s+", " ", " ".join(topics.topics.values()))
+
+
+def text(characters: float, place: int, rows: int) -> str:
+    """The text of a row of a column with this mean length, which all rows together have."""
+    return cut(length(characters, place, rows), place)
+
+
+def length(mean: float, place: int, rows: int) -> int:
+    """Of a row: each has another of the spread's quantiles."""
+    order = (place * 37 + 11) % rows if math.gcd(37, rows) == 1 else place
+    z = NormalDist().inv_cdf((order + 0.5) / rows)
+    return max(1, round(mean * math.exp(SIGMA * z - SIGMA**2 / 2)))
+
+
+def cut(characters: int, place: int) -> str:
+    """So many of them, from a word's beginning on."""
+    whole = english()
+    begin = whole.find(" ", place * _STEP % (len(whole) // 2)) + 1
+    found = whole[begin : begin + characters]
+    while len(found) < characters:
+        found += whole[: characters - len(found)]
+    return found
