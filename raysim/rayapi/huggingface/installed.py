@@ -18,6 +18,7 @@ from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.standins.absent import evaluate
 from raysim.rayapi.standins import configs, hub, tokens, vision
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _CHANGES = {
     "datasets.arrow_dataset": hub.install_rows,
     "datasets.load": hub.install,
     "diffusers.models.modeling_utils": diffusers.install,
+    "evaluate": evaluate.install,
     "psutil": _this_process,
     "safetensors.torch": files.install,
     "timm.models._hub": downloads.install_timm,

@@ -48,6 +48,12 @@ def value(column: Column, place: int, rows: int, config: str) -> Any:
     return _MADE[column.kind](column.sizes, place, rows)
 
 
+def _array(sizes: tuple[float, ...], _place: int, _rows: int) -> Any:
+    import numpy as np
+
+    return np.zeros([int(n) for n in sizes], np.int64).tolist()
+
+
 def _text(sizes: tuple[float, ...], place: int, rows: int) -> str:
     return text(sizes[0], place, rows)
 
@@ -104,6 +110,7 @@ def _objects(sizes: tuple[float, ...], _place: int, _rows: int) -> dict[str, Any
 
 
 _MADE: dict[str, Callable[..., Any]] = {
+    "array": _array,
     "text": _text, "texts": _texts, "words": _words, "tags": _tags, "audio": _sound,
     "chat": _turns(_ROLES, "role", "content"), "shares": _turns(_SHARED, "from", "value"),
     "image": _picture("RGB"), "grey": _picture("L"), "answers": _answers, "objects": _objects,

@@ -112,7 +112,7 @@ def install(r: Replaced, module: ModuleType) -> None:
     r.around(module, "load_dataset", _load, program_here)
     for name in ("get_dataset_config_names", "get_dataset_split_names"):
         if hasattr(module, name):
-            r.around(module, name, lambda _real, _who, path, *_a, **_k: _names(path), program_here)
+            r.around(module, name, _names if "config" in name else _parts, program_here)
 
 
 def install_rows(r: Replaced, module: ModuleType) -> None:
@@ -121,8 +121,19 @@ def install_rows(r: Replaced, module: ModuleType) -> None:
     r.around(module.Dataset, "filter", _mapped, program_here)
 
 
-def _names(path: Any) -> list[str]:
+def config_names(path: Any) -> list[str]:
+    """Configurations of a known data set."""
     return [table.config for table in tables().get(str(path).lower(), ())]
+
+
+def _names(real: Any, _who: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    return config_names(path) or real(path, *args, **kwargs)
+
+
+def _parts(real: Any, _who: Any, path: Any, config: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if not config_names(path):
+        return real(path, config, *args, **kwargs)
+    return list(known_table(path, config).splits)
 
 
 def is_here(path: Any, kwargs: dict[str, Any]) -> bool:

@@ -1,0 +1,93 @@
+"""Packages that a script imports for speed or for a metric, where they are not installed.
+
+Real counterparts: flash_attn, apex, bitsandbytes, xformers, evaluate, datasets. Each is a module of
+``absent/`` that has the names people use; it says once what stands for what. An installed package
+is itself. Whoever only asks whether one is installed gets the true answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from raysim.rayapi.standins.said import program_here, say
+from raysim.rayapi.trackers import only_asks
+
+PACKAGES = {
+    "apex": "optimizers and norms as torch's own fused ones",
+    "bitsandbytes": "its 8-bit optimizers by their states, nothing else of it",
+    "datasets": "load_dataset gives published rows and columns, map works on few of them",
+    "evaluate": "metrics are nan",
+    "flash_attn": "its functions as torch's own fused attention",
+    "xformers": "memory_efficient_attention as torch's own fused attention",
+}
+"""What stands for them."""
+SAID = "{} is not installed: {}"
+_OURS = "raysim.rayapi.standins.absent"
+_WITHIN = {
+    "apex.contrib.optimizers": "apex", "apex.multi_tensor_apply": "apex",
+    "apex.normalization": "apex", "apex.normalization.fused_layer_norm": "apex",
+    "apex.optimizers": "apex", "apex.parallel": "apex",
+    "bitsandbytes.optim": "bitsandbytes", "datasets.utils": "datasets",
+    "datasets.distributed": "datasets", "datasets.arrow_dataset": "datasets",
+    "datasets.utils.logging": "datasets", "flash_attn.bert_padding": "flash_attn",
+    "flash_attn.flash_attn_interface": "flash_attn", "xformers.ops": "xformers",
+}  # fmt: skip
+"""Their modules, and the module here that has what is in them."""
+
+
+@contextmanager
+def packages_of_scripts() -> Iterator[None]:
+    """While a world is emulated."""
+    finder = _Finder()
+    before = set(sys.modules)
+    sys.meta_path.append(finder)  # after all that find what is installed
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in set(sys.modules) - before:
+            if isinstance(sys.modules[name], Absent):
+                del sys.modules[name]
+
+
+class Absent(ModuleType):
+    """A package that is not installed."""
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """For a program that imports one."""
+        top = name.partition(".")[0]
+        if top not in PACKAGES or program_here() is None or only_asks(sys._getframe(1)):  # noqa: SLF001
+            return None
+        if name != top and name not in _WITHIN or PathFinder.find_spec(top) is not None:
+            return None
+        return ModuleSpec(name, _Loader(_WITHIN.get(name, top)), is_package=True)
+
+
+class _Loader(Loader):
+    """Of a module of ``absent/``, under its real counterpart's name."""
+
+    def __init__(self, ours: str) -> None:
+        self._ours = ours
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Empty."""
+        return Absent(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """What is in ours."""
+        found: Any = vars(import_module(f"{_OURS}.{self._ours}"))
+        public = {name: value for name, value in found.items() if not name.startswith("__")}
+        vars(module).update(public, __version__=found["__version__"])
+        top = module.__name__.partition(".")[0]
+        say(SAID.format(top, PACKAGES[top]))
