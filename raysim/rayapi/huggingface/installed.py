@@ -18,8 +18,8 @@ from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
-from raysim.rayapi.standins.absent import evaluate
 from raysim.rayapi.standins import configs, hub, tokens, vision
+from raysim.rayapi.standins.absent import evaluate
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced

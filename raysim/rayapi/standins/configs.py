@@ -35,7 +35,7 @@ def install(r: Replaced, module: ModuleType) -> None:
     """Of ``transformers.configuration_utils``."""
 
     def make(real: Any) -> Any:
-        def get_config_dict(cls: Any, name: Any, **kwargs: Any) -> Any:
+        def get_config_dict(cls: Any, name: Any, /, **kwargs: Any) -> Any:
             if program_here() is None:
                 return real.__func__(cls, name, **kwargs)
             found = by_name(name)
@@ -90,7 +90,7 @@ def _looked_for(
 
 @cache
 def _processor(name: str) -> Path:
-    """What tells how pictures or sounds become a model's input: its class's defaults but for sizes."""
+    """How pictures or sounds become a model's input: its class's defaults but for sizes."""
     found = by_name(name) or {}
     said: dict[str, Any] = {}
     if "image_size" in found:
@@ -111,7 +111,8 @@ def by_name(name: Any) -> Mapping[str, Any] | None:
     """What is known of a model that this machine has no file of; None: nothing, or it has."""
     if Path(str(name)).exists() or is_cached(name, known.CONFIG):
         return None
-    return _listed(str(name).rpartition("/")[2].lower()) or _of_llms(str(name))
+    last = str(name).rpartition("/")[2].lower()
+    return _listed(last) or _of_llms(str(name)) or _within(last)
 
 
 def is_cached(name: Any, file: str) -> bool:
@@ -132,10 +133,29 @@ def _of_llms(name: str) -> Mapping[str, Any] | None:
 
 
 @cache
+def _within(name: str) -> Mapping[str, Any] | None:
+    """Of a model that was tuned from a known one and has its name: ``Hermes-3-Llama-3.1-8B``."""
+    lines = _lines().splitlines()
+    keys = {k for line in lines if line[:1] != "#" for k in line.partition(": ")[0].split()}
+    found = [k for k in (*keys, *known.HUB) if len(k) >= _LONG and f"-{k}-" in f"-{name}-"]
+    best = max(found, key=len, default=None)
+    return None if best is None else _listed(best) or _of_llms(best)
+
+
+_LONG = 7
+"""Letters of a name that is sought in others."""
+
+
+@cache
+def _lines() -> str:
+    return (Path(__file__).parent / "hub_models.yaml").read_text("utf-8")
+
+
+@cache
 def _listed(name: str) -> Mapping[str, Any] | None:
     """Of ``hub_models.yaml``: only its line is read."""
     names = (name, known.tuned_from(name))
-    for line in (Path(__file__).parent / "hub_models.yaml").read_text("utf-8").splitlines():
+    for line in _lines().splitlines():
         keys, _, settings = line.partition(": ")
         if not line.startswith("#") and any(n in keys.split() for n in names):
             from ruamel.yaml import YAML

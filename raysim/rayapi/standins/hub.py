@@ -212,13 +212,13 @@ MOST_ROWS = 20_000_000
 
 def _mapped(real: Any, _who: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     index = self._indices
-    if index is None or len(self) < 2 * len(self._data):
+    if index is None or len(self) < 2 * len(self.data):
         return real(self, *args, **kwargs)
-    few = type(self)(self._data, info=self.info.copy(), split=self.split)
+    few = type(self)(self.data, info=self.info.copy(), split=self.split)
     few.set_format(**self.format)
     alone = {"num_proc": None, "load_from_cache_file": False, "keep_in_memory": True}
     kwargs = {key: value for key, value in kwargs.items() if not key.startswith("cache_file")}
     out = real(few, *args, **{**kwargs, **alone})
-    if out._indices is not None:
+    if out._indices is not None:  # noqa: SLF001  (as above)
         out = out.flatten_indices(keep_in_memory=True)
     return repeated(out, round(len(self) * len(out) / len(few)))

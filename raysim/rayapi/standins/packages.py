@@ -2,7 +2,7 @@
 
 Real counterparts: flash_attn, apex, bitsandbytes, xformers, evaluate, datasets. Each is a module of
 ``absent/`` that has the names people use; it says once what stands for what. An installed package
-is itself. Whoever only asks whether one is installed gets the true answer.
+is itself. Whoever only asks whether one is installed gets the true answer, and so do libraries.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from raysim.rayapi.standins.said import program_here, say
+from raysim.rayapi.tracebacks import INSTALLED
 from raysim.rayapi.trackers import only_asks
 
 PACKAGES = {
@@ -25,9 +26,11 @@ PACKAGES = {
     "datasets": "load_dataset gives published rows and columns, map works on few of them",
     "evaluate": "metrics are nan",
     "flash_attn": "its functions as torch's own fused attention",
+    "torchvision": "black pictures of published sizes, transforms by sizes, a few of its models",
     "xformers": "memory_efficient_attention as torch's own fused attention",
 }
 """What stands for them."""
+_KEPT = ("__getattr__", "__version__")
 SAID = "{} is not installed: {}"
 _OURS = "raysim.rayapi.standins.absent"
 _WITHIN = {
@@ -38,6 +41,12 @@ _WITHIN = {
     "datasets.distributed": "datasets", "datasets.arrow_dataset": "datasets",
     "datasets.utils.logging": "datasets", "flash_attn.bert_padding": "flash_attn",
     "flash_attn.flash_attn_interface": "flash_attn", "xformers.ops": "xformers",
+    "torchvision.datasets": "torchvision_datasets", "torchvision.models": "torchvision_models",
+    "torchvision.models.resnet": "torchvision_models",
+    "torchvision.transforms": "torchvision_transforms",
+    "torchvision.transforms.functional": "torchvision_transforms",
+    "torchvision.transforms.v2": "torchvision_transforms",
+    "torchvision.utils": "torchvision_utils",
 }  # fmt: skip
 """Their modules, and the module here that has what is in them."""
 
@@ -67,11 +76,21 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         """For a program that imports one."""
         top = name.partition(".")[0]
-        if top not in PACKAGES or program_here() is None or only_asks(sys._getframe(1)):  # noqa: SLF001
+        if top not in PACKAGES or program_here() is None or not _of_a_script(sys._getframe(1)):  # noqa: SLF001
             return None
-        if name != top and name not in _WITHIN or PathFinder.find_spec(top) is not None:
+        if (name != top and name not in _WITHIN) or PathFinder.find_spec(top) is not None:
             return None
         return ModuleSpec(name, _Loader(_WITHIN.get(name, top)), is_package=True)
+
+
+def _of_a_script(frame: FrameType | None) -> bool:
+    """Whether the import stands in code that is not installed; libraries try what there is."""
+    if only_asks(frame):
+        return False
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return not file.startswith(INSTALLED) and "site-packages" not in file
 
 
 class _Loader(Loader):
@@ -87,7 +106,7 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """What is in ours."""
         found: Any = vars(import_module(f"{_OURS}.{self._ours}"))
-        public = {name: value for name, value in found.items() if not name.startswith("__")}
-        vars(module).update(public, __version__=found["__version__"])
+        public = {n: v for n, v in found.items() if not n.startswith("__") or n in _KEPT}
+        vars(module).update(public)
         top = module.__name__.partition(".")[0]
         say(SAID.format(top, PACKAGES[top]))

@@ -150,9 +150,8 @@ def stand_in(name: Any, config: Any, said: dict[str, Any] | None = None) -> Any:
 
 def _longest(text: Any) -> int:
     found = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
-    if text.model_type in ("roberta", "xlm-roberta"):
-        return int(found) - 2  # positions begin after the padding's
-    return int(found) if found else 512
+    after = 2 if text.model_type in ("roberta", "xlm-roberta") else 0  # the padding's positions
+    return int(found) - after if found else 512
 
 
 def _family(kind: str, size: int) -> tuple[dict[str, str], str]:

@@ -1,4 +1,4 @@
-"""torchvision's data sets whose files are not here: pictures of their sizes, targets of their kinds.
+"""torchvision's data sets whose files are not here: pictures of their sizes, targets of their kind.
 
 Real counterpart: ``torchvision/datasets``. A data set whose files are on this machine is read; of
 any other nothing is downloaded: it has as many rows and classes as published (``vision.csv``), and
@@ -29,7 +29,7 @@ _OBJECTS, _CAPTIONS, _ATTRIBUTES = 7, 5, 40
 """Of a picture of COCO (7.3 objects), of its captions, of CelebA."""
 _GREY = frozenset(["MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST"])
 _ROWS = frozenset(["CIFAR10", "CIFAR100", "USPS"])
-"""Classes whose ``data`` is a tensor, or an array with channels last; others have channels first."""
+"""Classes whose ``data`` is a tensor; an array with channels last; below, with channels first."""
 _PLANES = frozenset(["SVHN", "STL10"])
 _FOLDERS = frozenset(["DatasetFolder"])
 """What opens a path is ``loader``."""
@@ -63,7 +63,7 @@ def _made(real: Any, _who: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *rest, **offline)
     except _MISSING:
         known = known_as(type(self).__mro__, offline)
-        if known is None or Path(str(offline.get("root", ""))).is_dir() and known.by == "folder":
+        if known is None or (Path(str(offline.get("root", ""))).is_dir() and known.by == "folder"):
             raise
         stand_in(self, known, offline)
     finally:
@@ -86,8 +86,9 @@ def stand_in(self: Any, known: Pictures, said: Mapping[str, Any]) -> None:
     kind, split = type(self), _split(known, said)
     rows = known.rows(split)
     if not _has_contents(kind):
-        self.__class__ = type(kind.__name__, (Shown, kind), {"__module__": kind.__module__})
-    _root(self, said)
+        shown = {name: vars(Shown)[name] for name in _SHOWN}  # as a base its layout would differ
+        self.__class__ = type(kind.__name__, (kind,), {**shown, "__module__": kind.__module__})
+    prepare(self, said)
     self.raysim_rows, self.raysim_known = rows, known
     for name, value in {**said, known.by: split}.items():
         if name not in ("root", "transform", "target_transform", "transforms", "loader"):
@@ -104,7 +105,7 @@ def stand_in(self: Any, known: Pictures, said: Mapping[str, Any]) -> None:
                     width=width, height=height, classes=known.classes, source=known.source))  # fmt: skip
 
 
-def _root(self: Any, said: Mapping[str, Any]) -> None:
+def prepare(self: Any, said: Mapping[str, Any]) -> None:
     """``VisionDataset.__init__``."""
     self.root = str(said.get("root") or "")
     self.transform, self.target_transform = said.get("transform"), said.get("target_transform")
@@ -139,7 +140,7 @@ def _split(known: Pictures, said: Mapping[str, Any]) -> str:
 def _has_contents(kind: type) -> bool:
     """Whether what ``_contents`` makes is all that its own ``__getitem__`` looks at."""
     names = {k.__name__ for k in kind.__mro__}
-    return hasattr(kind, "__getitem__") and bool(names & (_GREY | _ROWS | _PLANES | _FOLDERS))
+    return hasattr(kind, "__len__") and bool(names & (_GREY | _ROWS | _PLANES | _FOLDERS))
 
 
 def _contents(self: Any, kind: type, known: Pictures) -> None:
@@ -149,29 +150,29 @@ def _contents(self: Any, kind: type, known: Pictures) -> None:
 
     rows, (width, height) = self.raysim_rows, known.size
     names = {k.__name__ for k in kind.__mro__}
-    black = np.zeros((), np.uint8)
+    zero = np.zeros((), np.uint8)
     targets: Any = [i % known.classes for i in range(rows)]
     if names & _GREY:
-        self.data = torch.from_numpy(black[None, None]).expand(rows, height, width)
+        self.data = torch.from_numpy(zero[None, None]).expand(rows, height, width)
         self.targets = torch.tensor(targets)
         return
     if names & _PLANES:
-        self.data = np.broadcast_to(black, (rows, 3, height, width))
+        self.data = np.broadcast_to(zero, (rows, 3, height, width))
         self.labels = np.array(targets)
         return
     if names & _ROWS:
         shape = (rows, height, width) if known.mode == "L" else (rows, height, width, 3)
-        self.data = np.broadcast_to(black, shape)
+        self.data = np.broadcast_to(zero, shape)
     if known.target == "class":
         self.targets = self._labels = targets
         self.samples = self.imgs = Samples(self.root, targets)
-        self.loader = partial(_black, known.mode, known.size)
+        self.loader = partial(black, known.mode, known.size)
     if known.by == "annFile":
         self.ids = range(rows)
 
 
-def _black(mode: str, size: tuple[int, int], _path: Any = None) -> Any:
-    """A picture."""
+def black(mode: str, size: tuple[int, int], _path: Any = None) -> Any:
+    """A picture, of width and height."""
     from PIL import Image
 
     return Image.new(mode, size)
@@ -206,7 +207,7 @@ class Shown:
     def __getitem__(self, index: Any) -> Any:
         """A black picture and its target."""
         known, place = self.raysim_known, range(self.raysim_rows)[int(index)]
-        picture = _black(known.mode, known.size)
+        picture = black(known.mode, known.size)
         target = _TARGETS[known.target](self, place)
         return (picture, target) if self.transforms is None else self.transforms(picture, target)
 
@@ -217,8 +218,11 @@ class Shown:
         return f"Dataset {type(self).__name__} ({len(self)} rows, stood for by raysim)"
 
 
+_SHOWN = ("__getitem__", "__iter__", "__len__", "__repr__")
+
+
 def _mask(data: Any, _place: int) -> Any:
-    return _black("L", data.raysim_known.size)
+    return black("L", data.raysim_known.size)
 
 
 def _boxes(data: Any, place: int) -> Any:

@@ -1,6 +1,6 @@
 """``bitsandbytes``: its optimizers by their names; states take what 8 bits take.
 
-Real counterpart: ``bitsandbytes/optim`` (0.49). Weights in 4 bits are ``huggingface/four_bit.py``'s.
+Real counterpart: ``bitsandbytes/optim`` (0.49). Weights in 4 bits: ``huggingface/four_bit.py``.
 """
 
 from __future__ import annotations

@@ -26,9 +26,11 @@ from raysim.rayapi.standins.absent.features import (
     ClassLabel,
     Features,
     Image,
-    Sequence as SequenceOf,
     Value,
     features_of,
+)
+from raysim.rayapi.standins.absent.features import (
+    Sequence as SequenceOf,
 )
 
 __version__ = "5.2.0"
@@ -50,9 +52,9 @@ class Dataset:
     def __init__(
         self, bank: Batch, index: Any = None, features: Any = None, split: str | None = None
     ) -> None:
-        self._bank = bank
+        self.bank = bank
         held = len(next(iter(bank.values()), ()))
-        self._index = np.arange(held) if index is None else index
+        self.index = np.arange(held) if index is None else index
         self.features = features or Features({name: Value() for name in bank})
         self.split = split
         self._transform: Callable[[Batch], Batch] | None = None
@@ -62,7 +64,7 @@ class Dataset:
     # ---- looking ---------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     @property
     def num_rows(self) -> int:
@@ -72,12 +74,12 @@ class Dataset:
     @property
     def column_names(self) -> list[str]:
         """In order."""
-        return list(self._bank)
+        return list(self.bank)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows, columns."""
-        return len(self), len(self._bank)
+        return len(self), len(self.bank)
 
     @property
     def info(self) -> Any:
@@ -86,10 +88,10 @@ class Dataset:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
-            return [self._bank[key][i] for i in self._index]
+            return [self.bank[key][i] for i in self.index]
         if isinstance(key, slice | list | tuple | np.ndarray | range):
-            return self._shown(self._index[key if isinstance(key, slice) else list(key)])
-        row = self._shown([self._index[int(key)]])
+            return self._shown(self.index[key if isinstance(key, slice) else list(key)])
+        row = self._shown([self.index[int(key)]])
         return {name: values[0] for name, values in row.items()}
 
     def __getitems__(self, keys: Sequence[int]) -> list[dict[str, Any]]:
@@ -105,7 +107,7 @@ class Dataset:
         return (self[i : i + batch_size] for i in range(0, last, batch_size))
 
     def _shown(self, places: Any) -> Batch:
-        rows = {name: [values[i] for i in places] for name, values in self._bank.items()}
+        rows = {name: [values[i] for i in places] for name, values in self.bank.items()}
         if self._transform is not None:
             return self._transform(rows)
         names = self._kept or rows
@@ -114,19 +116,19 @@ class Dataset:
     # ---- another of its rows ---------------------------------------------------------------------
 
     def _like(self, index: Any) -> Dataset:
-        made = Dataset(self._bank, index, self.features, self.split)
+        made = Dataset(self.bank, index, self.features, self.split)
         return self._shown_as(made)
 
     def _shown_as(self, made: Dataset) -> Dataset:
         made._transform, made._kind = self._transform, self._kind
-        made._kept = self._kept and [name for name in self._kept if name in made._bank]
+        made._kept = self._kept and [name for name in self._kept if name in made.bank]
         return made
 
     def _of(self, bank: Batch, features: Any = None) -> Dataset:
         """With other rows in its bank: as many more or fewer in all."""
-        before = len(next(iter(self._bank.values()), ()))
+        before = len(next(iter(self.bank.values()), ()))
         now = len(next(iter(bank.values()), ()))
-        index = self._index
+        index = self.index
         if now != before:
             index = np.arange(round(len(self) * now / max(before, 1))) % max(now, 1)
         made = Dataset(bank, index, features or features_of(bank, self.features), self.split)
@@ -134,29 +136,29 @@ class Dataset:
 
     def select(self, indices: Any, **_: Any) -> Dataset:
         """Rows by number."""
-        return self._like(self._index[list(indices)])
+        return self._like(self.index[list(indices)])
 
     def take(self, n: int) -> Dataset:
         """The first."""
-        return self._like(self._index[:n])
+        return self._like(self.index[:n])
 
     def skip(self, n: int) -> Dataset:
         """All but the first."""
-        return self._like(self._index[n:])
+        return self._like(self.index[n:])
 
     def shuffle(self, seed: int | None = None, **_: Any) -> Dataset:
         """In another order."""
-        return self._like(np.random.default_rng(seed or 0).permutation(self._index))
+        return self._like(np.random.default_rng(seed or 0).permutation(self.index))
 
     def sort(self, *_: Any, **__: Any) -> Dataset:
         """In the order there is."""
-        return self._like(self._index)
+        return self._like(self.index)
 
     def shard(self, num_shards: int, index: int, contiguous: bool = True, **_: Any) -> Dataset:
         """One of so many parts."""
         if contiguous:
-            return self._like(np.array_split(self._index, num_shards)[index])
-        return self._like(self._index[index::num_shards])
+            return self._like(np.array_split(self.index, num_shards)[index])
+        return self._like(self.index[index::num_shards])
 
     def train_test_split(
         self, test_size: Any = None, train_size: Any = None, **_: Any
@@ -168,7 +170,7 @@ class Dataset:
             trained = _part(train_size, whole)
             tested = whole // 4 if trained is None else whole - trained
         kept = whole - tested
-        return DatasetDict(train=self._like(self._index[:kept]), test=self._like(self._index[kept:]))
+        return DatasetDict(train=self._like(self.index[:kept]), test=self._like(self.index[kept:]))
 
     # ---- other columns ---------------------------------------------------------------------------
 
@@ -179,8 +181,8 @@ class Dataset:
     ) -> Dataset:  # fmt: skip
         """What a function makes of the bank's rows."""
         given = [input_columns] if isinstance(input_columns, str) else input_columns
-        held = len(next(iter(self._bank.values()), ()))
-        few = Dataset(self._bank, None, self.features)
+        held = len(next(iter(self.bank.values()), ()))
+        few = Dataset(self.bank, None, self.features)
         self._shown_as(few)
         each = (batch_size or held) if batched else 1
         made: list[tuple[Batch, Any]] = []
@@ -212,23 +214,23 @@ class Dataset:
         self.map(ask, with_indices, False, input_columns, batched, fn_kwargs=fn_kwargs)
         bank = {
             name: [v for v, keep in zip(values, said, strict=True) if keep]
-            for name, values in self._bank.items()
+            for name, values in self.bank.items()
         }
         return self._of(bank, self.features)
 
     def remove_columns(self, column_names: Any, **_: Any) -> Dataset:
         """Without them."""
         gone = {column_names} if isinstance(column_names, str) else set(column_names)
-        return self._of({n: v for n, v in self._bank.items() if n not in gone})
+        return self._of({n: v for n, v in self.bank.items() if n not in gone})
 
     def select_columns(self, column_names: Any, **_: Any) -> Dataset:
         """Them alone."""
         kept = [column_names] if isinstance(column_names, str) else column_names
-        return self._of({n: self._bank[n] for n in kept})
+        return self._of({n: self.bank[n] for n in kept})
 
     def rename_columns(self, column_mapping: Mapping[str, str], **_: Any) -> Dataset:
         """Under other names."""
-        bank = {column_mapping.get(n, n): v for n, v in self._bank.items()}
+        bank = {column_mapping.get(n, n): v for n, v in self.bank.items()}
         kinds = {column_mapping.get(n, n): f for n, f in self.features.items()}
         return self._of(bank, Features(kinds))
 
@@ -238,29 +240,29 @@ class Dataset:
 
     def add_column(self, name: str, column: Sequence[Any], *_: Any, **__: Any) -> Dataset:
         """One more: of the rows that the bank's stand for first."""
-        held = len(next(iter(self._bank.values()), ()))
-        return self._of({**self._bank, name: list(column[:held])})
+        held = len(next(iter(self.bank.values()), ()))
+        return self._of({**self.bank, name: list(column[:held])})
 
     def cast(self, features: Any, **_: Any) -> Dataset:
         """Of other types."""
-        return self._of(self._bank, Features(features))
+        return self._of(self.bank, Features(features))
 
     def cast_column(self, column: str, feature: Any, **_: Any) -> Dataset:
         """Sounds at another rate."""
-        bank = dict(self._bank)
+        bank = dict(self.bank)
         if isinstance(feature, Audio) and feature.sampling_rate:
             bank[column] = [feature.at_rate(sound) for sound in bank[column]]
         return self._of(bank, Features({**self.features, column: feature}))
 
     def class_encode_column(self, column: str, **_: Any) -> Dataset:
         """Classes by number."""
-        names = sorted({str(v) for v in self._bank[column]})
-        bank = {**self._bank, column: [names.index(str(v)) for v in self._bank[column]]}
+        names = sorted({str(v) for v in self.bank[column]})
+        bank = {**self.bank, column: [names.index(str(v)) for v in self.bank[column]]}
         return self._of(bank, Features({**self.features, column: ClassLabel(names=names)}))
 
     def unique(self, column: str) -> list[Any]:
         """Values of a column."""
-        return list(dict.fromkeys(self._bank[column]))
+        return list(dict.fromkeys(self.bank[column]))
 
     def flatten_indices(self, **_: Any) -> Dataset:
         """As it is."""
@@ -274,7 +276,7 @@ class Dataset:
 
     def with_format(self, type: Any = None, columns: Any = None, **_: Any) -> Dataset:  # noqa: A002
         """Likewise, another data set."""
-        made = self._like(self._index)
+        made = self._like(self.index)
         made.set_format(type, columns)
         return made
 
@@ -288,7 +290,7 @@ class Dataset:
 
     def with_transform(self, transform: Any, *_: Any, **__: Any) -> Dataset:
         """Likewise, another data set."""
-        made = self._like(self._index)
+        made = self._like(self.index)
         made.set_transform(transform)
         return made
 
@@ -307,7 +309,7 @@ class Dataset:
         """A frame."""
         import pandas as pd
 
-        return pd.DataFrame({name: self[name] for name in self._bank})
+        return pd.DataFrame({name: self[name] for name in self.bank})
 
     def save_to_disk(self, *_: Any, **__: Any) -> None:
         """Nothing is written."""
@@ -417,9 +419,9 @@ def load_from_disk(path: str, *_: Any, **__: Any) -> Any:
 def concatenate_datasets(dsets: Sequence[Dataset], *_: Any, **__: Any) -> Dataset:
     """One after another: of the columns that all have."""
     names = [n for n in dsets[0].column_names if all(n in d.column_names for d in dsets)]
-    bank = {n: [v for d in dsets for v in d._bank[n]] for n in names}
-    begins = np.cumsum([0, *(len(next(iter(d._bank.values()))) for d in dsets)])
-    index = np.concatenate([d._index + b for d, b in zip(dsets, begins[:-1], strict=True)])
+    bank = {n: [v for d in dsets for v in d.bank[n]] for n in names}
+    begins = np.cumsum([0, *(len(next(iter(d.bank.values()))) for d in dsets)])
+    index = np.concatenate([d.index + b for d, b in zip(dsets, begins[:-1], strict=True)])
     return Dataset(bank, index, dsets[0].features)
 
 

@@ -22,9 +22,8 @@ def flash_attn_func(
     causal: bool = False, **_more: Any,
 ) -> Any:  # fmt: skip
     """Of (batch, length, heads, size)."""
-    turned = (t.transpose(1, 2) for t in (q, k, v))
     out = functional.scaled_dot_product_attention(
-        *turned, dropout_p=dropout_p, is_causal=causal, scale=softmax_scale,
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), dropout_p=dropout_p, is_causal=causal, scale=softmax_scale,
         enable_gqa=q.shape[2] != k.shape[2],
     )  # fmt: skip
     return out.transpose(1, 2)
@@ -41,11 +40,12 @@ def flash_attn_kvpacked_func(q: Any, kv: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def flash_attn_varlen_func(
-    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, _max_q: Any = None,
-    _max_k: Any = None, dropout_p: float = 0.0, softmax_scale: float | None = None,
+    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: Any = None,
+    max_seqlen_k: Any = None, dropout_p: float = 0.0, softmax_scale: float | None = None,
     causal: bool = False, **_more: Any,
 ) -> Any:  # fmt: skip
     """Of (tokens, heads, size): sequences of one length."""
+    del max_seqlen_q, max_seqlen_k
     many = max(1, cu_seqlens_q.shape[0] - 1)
     q3, k3, v3 = _apart(q, many), _apart(k, cu_seqlens_k.shape[0] - 1), _apart(v, many)
     out = flash_attn_func(q3, k3, v3, dropout_p, softmax_scale, causal)
@@ -56,9 +56,9 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Any, cu_seqlens: Any, max_seqlen: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
     """Of (tokens, 3, heads, size)."""
-    parts = qkv.unbind(1)
+    q, k, v = qkv.unbind(1)
     return flash_attn_varlen_func(
-        *parts, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *args, **kwargs
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *args, **kwargs
     )
 
 

@@ -26,8 +26,8 @@ def memory_efficient_attention(
     causal = isinstance(attn_bias, LowerTriangularMask)
     if query.dim() == 4:
         return flash_attn_func(query, key, value, p, scale, causal)
-    one = (t.unsqueeze(2) for t in (query, key, value))
-    return flash_attn_func(*one, p, scale, causal).squeeze(2)
+    q, k, v = query.unsqueeze(2), key.unsqueeze(2), value.unsqueeze(2)
+    return flash_attn_func(q, k, v, p, scale, causal).squeeze(2)
 
 
 class ops:  # noqa: N801  (a module of theirs)
