@@ -18,8 +18,6 @@ BANK_ROWS = (48, 1000)
 """At least, at most."""
 _PICTURES = 64
 """Rows of a bank with pictures or sounds."""
-_ROLES = ("user", "assistant")
-_SHARED = ("human", "gpt")
 
 
 def bank_rows(table: Table, rows: int) -> int:
@@ -45,7 +43,28 @@ def value(column: Column, place: int, rows: int, config: str) -> Any:
         first, _, second = config.rpartition("-")[0].rpartition("-")[2], "", config[-2:]
         made = text(column.sizes[0], place, rows)
         return {first or "en": made, second: made}
+    if column.kind in _TURNS:
+        return _turns(*_TURNS[column.kind], column, place, rows)
     return _MADE[column.kind](column.sizes, place, rows)
+
+
+def _turns(
+    roles: tuple[str, str], who: str, what: str, column: Column, place: int, rows: int
+) -> list[dict[str, str]]:
+    """Of two columns alike in size, questions are the same and answers are not."""
+    many, mean = int(column.sizes[0]), column.sizes[1]
+    own = len(column.name)
+    return [
+        {who: roles[i % 2], what: text(mean, (place + i + (i % 2) * own) % rows, rows)}
+        for i in range(many)
+    ]
+
+
+_TURNS = {
+    "chat": (("user", "assistant"), "role", "content"),
+    "shares": (("human", "gpt"), "from", "value"),
+}  # fmt: skip
+"""Who speaks, and the keys of a turn."""
 
 
 def _array(sizes: tuple[float, ...], _place: int, _rows: int) -> Any:
@@ -60,16 +79,6 @@ def _text(sizes: tuple[float, ...], place: int, rows: int) -> str:
 
 def _texts(sizes: tuple[float, ...], place: int, rows: int) -> list[str]:
     return [text(sizes[1], place + i, rows + i) for i in range(int(sizes[0]))]
-
-
-def _turns(roles: tuple[str, str], who: str, what: str) -> Callable[..., Any]:
-    def made(sizes: tuple[float, ...], place: int, rows: int) -> list[dict[str, str]]:
-        return [
-            {who: roles[i % 2], what: text(sizes[1], place + i, rows + i)}
-            for i in range(int(sizes[0]))
-        ]
-
-    return made
 
 
 def _words(sizes: tuple[float, ...], place: int, rows: int) -> list[str]:
@@ -112,7 +121,6 @@ def _objects(sizes: tuple[float, ...], _place: int, _rows: int) -> dict[str, Any
 _MADE: dict[str, Callable[..., Any]] = {
     "array": _array,
     "text": _text, "texts": _texts, "words": _words, "tags": _tags, "audio": _sound,
-    "chat": _turns(_ROLES, "role", "content"), "shares": _turns(_SHARED, "from", "value"),
     "image": _picture("RGB"), "grey": _picture("L"), "answers": _answers, "objects": _objects,
     "images": lambda sizes, place, rows: [_picture("RGB")(sizes, place, rows)],
     "class": lambda sizes, place, _rows: place % int(sizes[0]),

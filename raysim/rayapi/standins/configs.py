@@ -43,11 +43,27 @@ def install(r: Replaced, module: ModuleType) -> None:
                 return _of_the_hub(real.__func__, cls, name, kwargs)
             say(SAID.format(name, found["model_type"]))
             rest = {key: value for key, value in kwargs.items() if key not in _WHERE}
-            return {**found, "_name_or_path": str(name)}, rest
+            return {**_classed(found), "_name_or_path": str(name)}, rest
 
         return classmethod(get_config_dict)
 
     r.set(_config_class(module), "get_config_dict", make)
+
+
+_HEADS = (
+    "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MASKED_LM", "CAUSAL_LM", "CTC",
+    "IMAGE_CLASSIFICATION",
+)  # fmt: skip
+"""Of a model's classes, the one that a checkpoint is of: the first that its type has."""
+
+
+def _classed(found: Mapping[str, Any]) -> dict[str, Any]:
+    """With ``architectures``, as trainers ask for it."""
+    from transformers.models.auto import modeling_auto
+
+    tables = (getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES", {}) for head in _HEADS)
+    name = next((t[found["model_type"]] for t in tables if found["model_type"] in t), None)
+    return dict(found) if name is None else {"architectures": [name], **found}
 
 
 def _of_the_hub(real: Any, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:

@@ -36,6 +36,19 @@ _BUILDERS = frozenset(
 _SLICE = re.compile(r"(?P<split>[\w.]+)(\[(?P<begin>-?\d*%?):(?P<end>-?\d*%?)\])?$")
 
 
+_OF_HUB = re.compile(r"hf://datasets/(?P<name>[^/@]+/[^/@]+)")
+
+
+def of_hub(data_files: Any) -> tuple[str, str] | None:
+    """Name and configuration of ``{"train": "hf://datasets/OWNER/NAME/..."}``; None: no such."""
+    found = _OF_HUB.search(str(data_files or ""))
+    if found is None:
+        return None
+    name = found["name"]
+    configs = [c for c in config_names(name) if c in str(data_files)]
+    return name, configs[0] if configs else ""
+
+
 def known_table(path: Any, config: Any) -> Table:
     """What stands for a data set.
 
@@ -147,7 +160,10 @@ def is_here(path: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _load(real: Any, _who: Any, path: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
-    if is_here(path, kwargs):
+    files = of_hub(kwargs.get("data_files"))
+    if files is not None:
+        path, name = files
+    elif is_here(path, kwargs):
         return real(path, name, *args, **kwargs)
     table = known_table(path, name)
     splits = asked_splits(table, kwargs.get("split"))
@@ -212,11 +228,12 @@ MOST_ROWS = 20_000_000
 
 def _mapped(real: Any, _who: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     index = self._indices
+    kwargs = {**kwargs, "num_proc": None}  # other processes of this machine know no virtual time
     if index is None or len(self) < 2 * len(self.data):
         return real(self, *args, **kwargs)
     few = type(self)(self.data, info=self.info.copy(), split=self.split)
     few.set_format(**self.format)
-    alone = {"num_proc": None, "load_from_cache_file": False, "keep_in_memory": True}
+    alone = {"load_from_cache_file": False, "keep_in_memory": True}
     kwargs = {key: value for key, value in kwargs.items() if not key.startswith("cache_file")}
     out = real(few, *args, **{**kwargs, **alone})
     if out._indices is not None:  # noqa: SLF001  (as above)

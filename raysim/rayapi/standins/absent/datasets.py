@@ -367,7 +367,10 @@ def load_dataset(
     **__: Any,
 ) -> Any:  # fmt: skip
     """``datasets.load_dataset``."""
-    if data_files is not None or Path(path).exists():
+    files = hub.of_hub(data_files)
+    if files is not None:
+        path, name = files
+    elif data_files is not None or Path(path).exists():
         made = {s: _read(path, f) for s, f in _files(path, data_files).items()}
         return DatasetDict(made) if split is None else made[str(split).partition("[")[0]]
     table = hub.known_table(path, name)
