@@ -62,6 +62,7 @@ _CHANGES = {
     "evaluate": evaluate.install,
     "psutil": _this_process,
     "safetensors.torch": files.install,
+    "timm.data.readers.reader_factory": vision.install_timm,
     "timm.models._hub": downloads.install_timm,
     "torchvision.datasets": vision.install,
 }

@@ -37,27 +37,24 @@ def _characters(column: Column) -> float:
     return 5.0
 
 
-def value(column: Column, place: int, rows: int, config: str) -> Any:
+def value(column: Column, place: int, config: str) -> Any:
     """Of a column, in one of the bank's rows."""
     if column.kind == "pair":
         first, _, second = config.rpartition("-")[0].rpartition("-")[2], "", config[-2:]
-        made = text(column.sizes[0], place, rows)
+        made = text(column.sizes[0], place)
         return {first or "en": made, second: made}
     if column.kind in _TURNS:
-        return _turns(*_TURNS[column.kind], column, place, rows)
-    return _MADE[column.kind](column.sizes, place, rows)
+        return _turns(*_TURNS[column.kind], column, place)
+    return _MADE[column.kind](column.sizes, place)
 
 
 def _turns(
-    roles: tuple[str, str], who: str, what: str, column: Column, place: int, rows: int
+    roles: tuple[str, str], who: str, what: str, column: Column, place: int
 ) -> list[dict[str, str]]:
     """Of two columns alike in size, questions are the same and answers are not."""
     many, mean = int(column.sizes[0]), column.sizes[1]
     own = len(column.name)
-    return [
-        {who: roles[i % 2], what: text(mean, (place + i + (i % 2) * own) % rows, rows)}
-        for i in range(many)
-    ]
+    return [{who: roles[i % 2], what: text(mean, place + i + (i % 2) * own)} for i in range(many)]
 
 
 _TURNS = {
@@ -67,30 +64,30 @@ _TURNS = {
 """Who speaks, and the keys of a turn."""
 
 
-def _array(sizes: tuple[float, ...], _place: int, _rows: int) -> Any:
+def _array(sizes: tuple[float, ...], _place: int) -> Any:
     import numpy as np
 
     return np.zeros([int(n) for n in sizes], np.int64).tolist()
 
 
-def _text(sizes: tuple[float, ...], place: int, rows: int) -> str:
-    return text(sizes[0], place, rows)
+def _text(sizes: tuple[float, ...], place: int) -> str:
+    return text(sizes[0], place)
 
 
-def _texts(sizes: tuple[float, ...], place: int, rows: int) -> list[str]:
-    return [text(sizes[1], place + i, rows + i) for i in range(int(sizes[0]))]
+def _texts(sizes: tuple[float, ...], place: int) -> list[str]:
+    return [text(sizes[1], place + i) for i in range(int(sizes[0]))]
 
 
-def _words(sizes: tuple[float, ...], place: int, rows: int) -> list[str]:
-    return ["word"] * length(sizes[0], place, rows)
+def _words(sizes: tuple[float, ...], place: int) -> list[str]:
+    return ["word"] * length(sizes[0], place)
 
 
-def _tags(sizes: tuple[float, ...], place: int, rows: int) -> list[int]:
-    return [i % int(sizes[0]) for i in range(length(sizes[1], place, rows))]
+def _tags(sizes: tuple[float, ...], place: int) -> list[int]:
+    return [i % int(sizes[0]) for i in range(length(sizes[1], place))]
 
 
 def _picture(mode: str) -> Callable[..., Any]:
-    def made(sizes: tuple[float, ...], _place: int, _rows: int) -> Any:
+    def made(sizes: tuple[float, ...], _place: int) -> Any:
         from PIL import Image
 
         return Image.new(mode, (int(sizes[0]), int(sizes[1])))
@@ -98,7 +95,7 @@ def _picture(mode: str) -> Callable[..., Any]:
     return made
 
 
-def _sound(sizes: tuple[float, ...], _place: int, _rows: int) -> dict[str, Any]:
+def _sound(sizes: tuple[float, ...], _place: int) -> dict[str, Any]:
     import numpy as np
 
     rate = int(sizes[1])
@@ -106,11 +103,11 @@ def _sound(sizes: tuple[float, ...], _place: int, _rows: int) -> dict[str, Any]:
     return {"array": samples, "path": "0.wav", "sampling_rate": rate}
 
 
-def _answers(_sizes: tuple[float, ...], place: int, _rows: int) -> dict[str, Any]:
+def _answers(_sizes: tuple[float, ...], place: int) -> dict[str, Any]:
     return {"text": ["the"], "answer_start": [place % 200]}
 
 
-def _objects(sizes: tuple[float, ...], _place: int, _rows: int) -> dict[str, Any]:
+def _objects(sizes: tuple[float, ...], _place: int) -> dict[str, Any]:
     many = int(sizes[1])
     return {
         "id": list(range(many)), "area": [4096] * many, "bbox": [[0.0, 0.0, 64.0, 64.0]] * many,
@@ -122,9 +119,9 @@ _MADE: dict[str, Callable[..., Any]] = {
     "array": _array,
     "text": _text, "texts": _texts, "words": _words, "tags": _tags, "audio": _sound,
     "image": _picture("RGB"), "grey": _picture("L"), "answers": _answers, "objects": _objects,
-    "images": lambda sizes, place, rows: [_picture("RGB")(sizes, place, rows)],
-    "class": lambda sizes, place, _rows: place % int(sizes[0]),
-    "int": lambda _sizes, place, _rows: place, "float": lambda _s, place, _r: float(place % 5),
-    "bool": lambda _sizes, place, _rows: place % 2 == 0,
-    "bools": lambda sizes, place, _rows: [(place + i) % 2 == 0 for i in range(int(sizes[0]))],
+    "images": lambda sizes, place: [_picture("RGB")(sizes, place)],
+    "class": lambda sizes, place: place % int(sizes[0]),
+    "int": lambda _sizes, place: place, "float": lambda _s, place: float(place % 5),
+    "bool": lambda _sizes, place: place % 2 == 0,
+    "bools": lambda sizes, place: [(place + i) % 2 == 0 for i in range(int(sizes[0]))],
 }  # fmt: skip

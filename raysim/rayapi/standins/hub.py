@@ -106,7 +106,7 @@ def bank(table: Table, rows: int) -> dict[str, list[Any]]:
     """The rows that stand for so many: values by column."""
     made = bank_rows(table, rows)
     return {
-        c.name: [value(c, place, made, table.config) for place in range(made)]
+        c.name: [value(c, place, table.config) for place in range(made)]
         for c in table.columns
     }  # fmt: skip
 
@@ -121,7 +121,9 @@ def say_of(table: Table, path: Any, splits: dict[str, int]) -> None:
 
 
 def install(r: Replaced, module: ModuleType) -> None:
-    """Of ``datasets`` and ``datasets.load``."""
+    """Of ``datasets`` and ``datasets.load``; a script's own ``datasets.py`` is left alone."""
+    if not hasattr(module, "load_dataset"):
+        return
     r.around(module, "load_dataset", _load, program_here)
     for name in ("get_dataset_config_names", "get_dataset_split_names"):
         if hasattr(module, name):

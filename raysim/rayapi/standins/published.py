@@ -93,7 +93,7 @@ def _column(text: str) -> Column:
     found = _COLUMN.match(text)
     assert found is not None, f"a column of hub.csv: {text}"
     sizes = tuple(float(n) for n in found["sizes"].split("x") if n)
-    return Column(found["name"], found["kind"], sizes)
+    return Column(found["name"].replace("%20", " "), found["kind"], sizes)
 
 
 def _splits(text: str) -> Mapping[str, int]:

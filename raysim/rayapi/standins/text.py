@@ -2,7 +2,8 @@
 
 Real counterpart: none. The words are those of Python's own help (``pydoc_data.topics``), cut to the
 lengths that a column has. Lengths of a column spread as a log-normal with sigma 0.6 around their
-mean (assumed); how many characters make a token is the tokenizer's to say.
+mean (assumed), of which it has eight quantiles: so batches that are padded have few shapes. How
+many characters make a token is the tokenizer's to say.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cache
 from statistics import NormalDist
 
 SIGMA = 0.6
+LENGTHS = 8
 _STEP = 7919
 """Characters from one text's begin to the next one's; prime, so that they differ."""
 
@@ -25,16 +27,22 @@ def english() -> str:
     return re.sub(r"\s+", " ", " ".join(topics.topics.values()))
 
 
-def text(characters: float, place: int, rows: int) -> str:
-    """The text of a row of a column with this mean length, which all rows together have."""
-    return cut(length(characters, place, rows), place)
+def text(characters: float, place: int) -> str:
+    """The text of a row, of a column with this mean length."""
+    return cut(length(characters, place), place % LENGTHS)
 
 
-def length(mean: float, place: int, rows: int) -> int:
-    """Of a row: each has another of the spread's quantiles."""
-    order = (place * 37 + 11) % rows if math.gcd(37, rows) == 1 else place
-    z = NormalDist().inv_cdf((order + 0.5) / rows)
-    return max(1, round(mean * math.exp(SIGMA * z - SIGMA**2 / 2)))
+def length(mean: float, place: int) -> int:
+    """Of a row: rows have the spread's quantiles in turn."""
+    return max(1, round(mean * _quantiles()[place * 3 % LENGTHS]))
+
+
+@cache
+def _quantiles() -> list[float]:
+    """Whose mean is 1."""
+    z = [NormalDist().inv_cdf((i + 0.5) / LENGTHS) for i in range(LENGTHS)]
+    found = [math.exp(SIGMA * each) for each in z]
+    return [each * LENGTHS / sum(found) for each in found]
 
 
 def cut(characters: int, place: int) -> str:

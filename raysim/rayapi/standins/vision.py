@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,47 @@ def install(r: Replaced, module: ModuleType) -> None:
     # Those without an ``__init__`` of their own are made by their parent's, which is among these.
 
 
+def install_timm(r: Replaced, module: ModuleType) -> None:
+    """Of ``timm.data.readers.reader_factory``, which reads folders of pictures itself."""
+    r.around(module, "create_reader", _reader, program_here)
+
+
+def _reader(real: Any, _who: Any, name: Any, root: Any = None, *args: Any, **kwargs: Any) -> Any:
+    folder = Path(str(root))
+    if name or root is None or folder.exists():
+        return real(name, root, *args, **kwargs)
+    found = Shown()
+    found.transforms = None
+    known = pictures()["ImageNet" if "imagenet" in str(root).lower() else "ImageFolder"]
+    split = str(kwargs.get("split") or "")
+    found.raysim_rows = known.rows("val" if split.startswith("val") else split)
+    found.raysim_known = known
+    return Read(found)
+
+
+class Read:
+    """A reader of timm's: files, as they are opened, and their classes."""
+
+    def __init__(self, data: Shown) -> None:
+        known = data.raysim_known
+        self._data, self.class_to_idx = data, {f"{i:05}": i for i in range(known.classes)}
+        _say("a folder for timm", len(data), known)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index: int) -> Any:
+        picture, target = self._data[index]
+        file = BytesIO()
+        picture.save(file, "png")
+        file.seek(0)
+        return file, target
+
+    def filename(self, index: int, *_: Any, **__: Any) -> str:
+        """Of a picture."""
+        return f"{index:08}.png"
+
+
 def _made(real: Any, _who: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     if getattr(self, "raysim_begun", False):  # a parent's, on behalf of its child
         real(self, *args, **kwargs)
@@ -63,7 +105,8 @@ def _made(real: Any, _who: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         real(self, *rest, **offline)
     except _MISSING:
         known = known_as(type(self).__mro__, offline)
-        if known is None or (Path(str(offline.get("root", ""))).is_dir() and known.by == "folder"):
+        here = Path(str(offline.get("root", ""))).is_dir()
+        if known is None or (here and known.by == "folder"):
             raise
         stand_in(self, known, offline)
     finally:
@@ -100,9 +143,7 @@ def stand_in(self: Any, known: Pictures, said: Mapping[str, Any]) -> None:
     if not isinstance(getattr(kind, "class_to_idx", None), property):
         self.class_to_idx = {name: i for i, name in enumerate(names)}
     _contents(self, kind, known)
-    width, height = known.size
-    say(SAID.format(name=kind.__name__ if known.by != "folder" else self.root, rows=rows,
-                    width=width, height=height, classes=known.classes, source=known.source))  # fmt: skip
+    _say(kind.__name__, rows, known)
 
 
 def prepare(self: Any, said: Mapping[str, Any]) -> None:
@@ -178,6 +219,16 @@ def black(mode: str, size: tuple[int, int], _path: Any = None) -> Any:
     return Image.new(mode, size)
 
 
+def _say(name: str, rows: int, known: Pictures) -> None:
+    width, height = known.size
+    say(
+        SAID.format(
+            name=name, rows=rows, width=width, height=height, classes=known.classes,
+            source=known.source,
+        )
+    )  # fmt: skip
+
+
 class Samples(Sequence[Any]):
     """``samples`` of a folder: a path and a class, made when they are looked at."""
 
@@ -230,7 +281,7 @@ def _boxes(data: Any, place: int) -> Any:
     box = [0.0, 0.0, width / 2, height / 2]
     return [
         {"id": place * _OBJECTS + i, "image_id": place, "category_id": 1 + i, "iscrowd": 0,
-         "bbox": box, "area": box[2] * box[3], "segmentation": [[0.0, 0.0, box[2], 0.0, *box[2:]]],
+         "bbox": box, "area": box[2] * box[3], "segmentation": [[*box, box[2], 0.0]],
          "type": "Car", "truncated": 0.0, "occluded": 0, "alpha": 0.0}
         for i in range(_OBJECTS)
     ]  # fmt: skip

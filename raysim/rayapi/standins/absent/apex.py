@@ -1,6 +1,7 @@
 """``apex``: fused optimizers by their names, norms as torch's own, which are fused too.
 
-Real counterpart: NVIDIA's apex (``apex/optimizers``, ``normalization``, ``parallel``).
+Real counterpart: NVIDIA's apex (``apex/optimizers``, ``normalization``, ``parallel``). ``apex.amp``
+is not there: scripts that try it use torch's own autocast then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 
 from raysim.rayapi.deepspeed.ops import FusedAdam, FusedLamb
-from raysim.rayapi.unsupported import NotEmulatedError
 
 __version__ = "0.1"
 
@@ -29,21 +29,6 @@ class FusedSGD(torch.optim.SGD):
         for name in ("wd_after_momentum", "materialize_master_grads", "set_grad_none"):
             more.pop(name, None)
         super().__init__(params, lr, fused=True, **more)
-
-
-class amp:  # noqa: N801  (a module of theirs)
-    """``apex.amp``, which torch has had for itself since 1.6."""
-
-    @staticmethod
-    def initialize(*_: Any, **__: Any) -> Any:
-        """Refused.
-
-        Raises
-        ------
-        NotEmulatedError
-            Always.
-        """
-        raise NotEmulatedError("apex.amp.initialize", "torch.autocast and torch.amp.GradScaler")
 
 
 class parallel:  # noqa: N801  (a module of theirs)

@@ -23,8 +23,8 @@ def flash_attn_func(
 ) -> Any:  # fmt: skip
     """Of (batch, length, heads, size)."""
     out = functional.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), dropout_p=dropout_p, is_causal=causal, scale=softmax_scale,
-        enable_gqa=q.shape[2] != k.shape[2],
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), dropout_p=dropout_p,
+        is_causal=causal, scale=softmax_scale, enable_gqa=q.shape[2] != k.shape[2],
     )  # fmt: skip
     return out.transpose(1, 2)
 
