@@ -142,7 +142,7 @@ class _Finder(MetaPathFinder):
 def only_asks(frame: FrameType | None) -> bool:
     """``importlib.util.find_spec``."""
     while frame is not None and "importlib" in frame.f_code.co_filename:
-        if frame.f_code.co_filename.endswith("util.py"):
+        if frame.f_code.co_filename.endswith(("util.py", "importlib.util>")):  # frozen or not
             return True
         frame = frame.f_back
     return False

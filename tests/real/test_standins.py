@@ -195,6 +195,7 @@ def test_flash_attention_is_attention() -> None:
 
 
 FASTER = """
+import importlib.util
 import torch
 import bitsandbytes as bnb
 from apex.normalization import FusedLayerNorm
@@ -209,6 +210,7 @@ class Net(torch.nn.Module):
         q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 8, 64)).unbind(2)
         return flash_attn_func(q, k, v, causal=True).flatten(2).sum()
 
+print([importlib.util.find_spec(name) for name in ("apex", "flash_attn", "xformers")])
 for make in (FusedAdam, bnb.optim.AdamW8bit):
     net = Net().cuda().bfloat16()
     optimizer = make(net.parameters(), lr=1e-3)
@@ -226,7 +228,9 @@ def test_packages_for_speed_that_are_not_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(FASTER)
-    assert launched("python", str(tmp_path / "train.py"))[1].ok
+    lines, report = launched("python", str(tmp_path / "train.py"))
+    assert report.ok
+    assert lines == ["[None, None, None]"]  # whoever asks is told the truth
     said = capsys.readouterr().err
     assert "flash_attn is not installed: its functions as torch's own fused attention" in said
     assert "AdamW8bit is priced as" not in said  # it is known by its name

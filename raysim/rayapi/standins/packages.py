@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
+from functools import partial
+from importlib import import_module, util
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
@@ -55,11 +56,13 @@ _WITHIN = {
 def packages_of_scripts() -> Iterator[None]:
     """While a world is emulated."""
     finder = _Finder()
-    before = set(sys.modules)
+    before, find = set(sys.modules), util.find_spec
     sys.meta_path.append(finder)  # after all that find what is installed
+    util.find_spec = partial(_installed, find)
     try:
         yield
     finally:
+        util.find_spec = find
         sys.meta_path.remove(finder)
         for name in set(sys.modules) - before:
             if isinstance(sys.modules[name], Absent):
@@ -70,13 +73,24 @@ class Absent(ModuleType):
     """A package that is not installed."""
 
 
+def _installed(find: Any, name: str, package: str | None = None) -> ModuleSpec | None:
+    """``importlib.util.find_spec``: a stand-in that was imported is still not installed."""
+    if isinstance(sys.modules.get(name), Absent):
+        return None
+    found: ModuleSpec | None = find(name, package)
+    return found
+
+
 class _Finder(MetaPathFinder):
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """For a program that imports one."""
         top = name.partition(".")[0]
-        if top not in PACKAGES or program_here() is None or not _of_a_script(sys._getframe(1)):  # noqa: SLF001
+        if top not in PACKAGES or program_here() is None:
+            return None
+        stands = isinstance(sys.modules.get(top), Absent)  # whoever has found it finds its modules
+        if not stands and not _of_a_script(sys._getframe(1)):  # noqa: SLF001
             return None
         if (name != top and name not in _WITHIN) or PathFinder.find_spec(top) is not None:
             return None

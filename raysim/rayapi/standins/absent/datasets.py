@@ -117,6 +117,13 @@ def disable_caching() -> None:
 disable_progress_bar = disable_progress_bars = enable_caching = disable_caching
 
 
+class DownloadConfig:
+    """``datasets.DownloadConfig``: nothing is downloaded."""
+
+    def __init__(self, **_: Any) -> None:
+        """Whatever it says."""
+
+
 class Split:
     """``datasets.Split``."""
 
