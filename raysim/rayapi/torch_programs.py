@@ -15,6 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from raysim.rayapi.standins.packages import packages_of_scripts
 from raysim.rayapi.trackers import trackers_of_scripts
 
 _NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib")
@@ -65,6 +66,7 @@ def torch_world() -> Iterator[None]:
     """A world is emulated."""
     with ExitStack() as stack:
         stack.enter_context(trackers_of_scripts())
+        stack.enter_context(packages_of_scripts())
         _WORLD.append(stack)
         stack.callback(_WORLD.pop)
         replace()

@@ -132,17 +132,17 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         """For whoever imports one, not for who asks whether it is installed."""
         top = name if name in _NEEDS else name.partition(".")[0]
-        if top not in _NEEDS or (top not in _NEVER_REAL and _only_asks(sys._getframe(1))):  # noqa: SLF001
+        if top not in _NEEDS or (top not in _NEVER_REAL and only_asks(sys._getframe(1))):  # noqa: SLF001
             return None
         if top not in _NEVER_REAL and PathFinder.find_spec(_NEEDS[top]) is not None:
             return None
         return ModuleSpec(name, _Loader(), is_package=True)
 
 
-def _only_asks(frame: FrameType | None) -> bool:
+def only_asks(frame: FrameType | None) -> bool:
     """``importlib.util.find_spec``."""
     while frame is not None and "importlib" in frame.f_code.co_filename:
-        if frame.f_code.co_filename.endswith("util.py"):
+        if frame.f_code.co_filename.endswith(("util.py", "importlib.util>")):  # frozen or not
             return True
         frame = frame.f_back
     return False

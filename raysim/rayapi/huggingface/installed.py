@@ -18,6 +18,8 @@ from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.standins import configs, hub, tokens, vision
+from raysim.rayapi.standins.absent import evaluate
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -43,16 +45,26 @@ def _this_process(r: Replaced, module: ModuleType) -> None:
 
 
 _CHANGES = {
+    "transformers.configuration_utils": configs.install,
     "transformers.modeling_utils": pretrained.install,
+    "transformers.models.auto.tokenization_auto": tokens.install_auto,
+    "transformers.tokenization_utils_base": tokens.install,
+    "transformers.utils.hub": configs.install_hub,
     "transformers.training_args": accelerate.knows_tf32,
     "accelerate.state": accelerate.install,
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
     "accelerate.utils.modeling": files.own_storages,
     "accelerate.utils.other": files.own_storages,
+    "datasets": hub.install,
+    "datasets.arrow_dataset": hub.install_rows,
+    "datasets.load": hub.install,
     "diffusers.models.modeling_utils": diffusers.install,
+    "evaluate": evaluate.install,
     "psutil": _this_process,
     "safetensors.torch": files.install,
+    "timm.data.readers.reader_factory": vision.install_timm,
     "timm.models._hub": downloads.install_timm,
+    "torchvision.datasets": vision.install,
 }
 
 

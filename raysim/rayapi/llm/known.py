@@ -131,7 +131,7 @@ def config_of(source: str) -> Mapping[str, Any]:
     name = source.rpartition("/")[2].lower().removeprefix("meta-")
     ending = next((end for end in _QUANTISED if name.endswith(end)), "")
     name = name.removesuffix(ending)
-    names = (_SAME.get(n, n) for n in (name, _TUNED.sub("", name)))
+    names = (_SAME.get(n, n) for n in (name, tuned_from(name)))
     found = next((HUB[n] for n in names if n in HUB), None)
     if found is not None and ending:
         return {**found, "quantization_config": {"quant_method": _QUANTISED[ending]}}
@@ -141,6 +141,11 @@ def config_of(source: str) -> Mapping[str, Any]:
             f"one of {', '.join(HUB)}."
         )
     return found
+
+
+def tuned_from(name: str) -> str:
+    """A model's name without what says how it was tuned, which changes no shape."""
+    return _TUNED.sub("", name)
 
 
 def _cached(source: str) -> list[Path]:

@@ -104,6 +104,8 @@ def install(r: Replaced) -> None:
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(cuda, name, ours)
+        if name.endswith(("rng_state", "rng_state_all")):  # transformers asks there
+            r.call(cuda.random, name, ours)
     for name in ("graph", "make_graphed_callables"):
         r.call(cuda, name, refuse(f"torch.cuda.{name}", "steps that are not replayed"))
     r.around(cuda.Stream, "__new__", lambda *_a, **_k: _ONE_STREAM)

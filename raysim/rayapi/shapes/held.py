@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -62,5 +62,6 @@ def _comes_round(frame: FrameType, name: str) -> bool:
 def _has(value: Any, wanted: set[int]) -> bool:
     if id(value) in wanted:
         return True
-    parts = value.values() if isinstance(value, Mapping) else value
-    return isinstance(value, (tuple, list, dict)) and any(id(part) in wanted for part in parts)
+    if isinstance(value, dict):  # by what it holds: transformers' mappings load all their models
+        return any(id(part) in wanted for part in dict.values(value))
+    return isinstance(value, tuple | list) and any(id(part) in wanted for part in value)

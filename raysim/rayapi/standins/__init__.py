@@ -1,0 +1,1 @@
+"""What stands for data sets, configs and packages that are not on this machine."""

@@ -1,0 +1,1 @@
+"""Packages that are not installed, as far as training scripts use them."""

@@ -1,0 +1,65 @@
+"""Tables of published data sets, and what is made of their rows."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from raysim.rayapi.standins import hub, text
+from raysim.rayapi.standins.columns import bank_rows
+from raysim.rayapi.standins.published import Column, Table, pictures, tables
+
+
+def _glue() -> Table:
+    return next(t for t in tables()["glue"] if t.config == "mrpc")
+
+
+def test_published_rows_are_read() -> None:
+    """MRPC: 3,668 pairs to train with; CIFAR-100: 60,000 pictures of 32 x 32 in 100 classes."""
+    assert _glue().splits == {"train": 3668, "validation": 408, "test": 1725}
+    cifar = pictures()["CIFAR100"]
+    assert (sum(cifar.splits.values()), cifar.size, cifar.classes) == (60_000, (32, 32), 100)
+
+
+def test_every_row_of_every_table_can_be_made() -> None:
+    for found in tables().values():
+        for table in found:
+            few = hub.bank(table, 2)
+            assert all(len(values) == 2 for values in few.values()), table.name
+
+
+def test_slices_of_splits_have_their_rows() -> None:
+    assert hub.asked_splits(_glue(), "train[:25%]") == {"train[:25%]": 917}
+    assert hub.asked_splits(_glue(), "train[100:]+test") == {"train[100:]+test": 3568 + 1725}
+    with pytest.raises(ValueError, match="Unknown split 'valid'"):
+        hub.asked_splits(_glue(), "valid")
+
+
+def test_texts_have_the_mean_that_is_published() -> None:
+    lengths = [len(text.text(500, place)) for place in range(80)]
+    assert mean(lengths) == pytest.approx(500, rel=0.01)
+    assert len(set(lengths)) == text.LENGTHS
+
+
+def test_long_texts_have_fewer_rows_that_stand_for_all() -> None:
+    def of(characters: float) -> Table:
+        return Table("x", "", {"train": 10**6}, (Column("text", "text", (characters,)),), "")
+
+    assert bank_rows(of(50), 10**6) == 1000
+    assert bank_rows(of(4000), 10**6) == 100
+    assert bank_rows(of(4000), 7) == 7
+
+
+def test_answers_of_a_preference_share_their_question() -> None:
+    (table,) = tables()["trl-lib/ultrafeedback_binarized"]
+    made = hub.bank(table, 60)
+    for chosen, rejected in zip(made["chosen"], made["rejected"], strict=True):
+        assert chosen[0] == rejected[0]
+        assert chosen[1] != rejected[1]
+
+
+def test_files_of_the_hub_name_their_data_set() -> None:
+    files = {"train": "hf://datasets/nyu-mll/glue@refs/convert/parquet/cola/train/0000.parquet"}
+    assert hub.of_hub(files) == ("nyu-mll/glue", "cola")
+    assert hub.of_hub({"train": "data/train.json"}) is None
