@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,8 +89,22 @@ def test_each_rank_has_the_layers_of_its_own_stages(monkeypatch: pytest.MonkeyPa
     assert said == held
 
 
-def test_other_schedules_are_refused_by_name() -> None:
-    with pytest.raises(NotEmulatedError, match="ScheduleLoopedBFS"):
-        launched(
-            "torchrun", "--nproc-per-node", "2", "stages.py", "ScheduleLoopedBFS", "2", "2", "4"
-        )
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [("ScheduleLoopedBFS 2 2 4", "ScheduleLoopedBFS"), ("Schedule1F1B 2 1 4 sharded", "sharded")],
+)
+def test_what_is_not_emulated_is_refused_by_name(words: str, named: str) -> None:
+    with pytest.raises(NotEmulatedError, match=named):
+        launched("torchrun", "--nproc-per-node", "4", "stages.py", *words.split())
+
+
+def test_a_model_that_torch_would_split_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "split.py").write_text(
+        "import torch\n"
+        "from torch.distributed.pipelining import SplitPoint, pipeline\n"
+        "torch.distributed.init_process_group('nccl')\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))\n"
+        "pipeline(model, mb_args=(torch.rand(2, 8),), split_spec={'1': SplitPoint.BEGINNING})\n"
+    )
+    with pytest.raises(NotEmulatedError, match=r"pipelining\.pipeline"):
+        launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "split.py"))

@@ -56,7 +56,6 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 _DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
 """What ``async_op=True`` returns."""
-_SCHEDULES = "torch.distributed.pipelining.schedules"
 _COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
@@ -149,7 +148,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         numbers.install(_INSTALLED)
-        later = {_SCHEDULES: partial(pipelining.install, _INSTALLED)}
+        later = {"torch.distributed.pipelining": partial(pipelining.install, _INSTALLED)}
         stack.enter_context(changed(later))
         yield _INSTALLED
 

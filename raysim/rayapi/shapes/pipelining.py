@@ -8,8 +8,8 @@ Simplified: between two stages' blocks, what ends one and what begins the next b
 earlier. Chunks are even. A plain 1F1B sends as Megatron-LM does (both batch a send and a receive)
 and keeps a stage's outputs no longer than it, which torch does until their backward.
 
-Not modelled: ``eval()``, ``pipeline()`` (a model split by tracing), ``ScheduleLoopedBFS``,
-schedules from files, skip connections between stages.
+Not modelled: stages within FSDP or of ``DTensor``, ``eval()``, ``pipeline()`` (a model split by
+tracing), ``ScheduleLoopedBFS``, schedules from files, skip connections between stages.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Layer
+from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.known import META, with_values
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.mode import no_value
@@ -49,9 +50,10 @@ _STAGE = re.compile(r"stage_(\d+)\b")
 
 
 def install(r: Replaced, module: ModuleType) -> None:
-    """Of ``torch.distributed.pipelining.schedules``."""
-    for kind in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
+    """Of ``torch.distributed.pipelining``."""
+    for kind in (module.schedules.PipelineScheduleSingle, module.schedules.PipelineScheduleMulti):
         r.around(kind, "step", _step)
+    r.call(module, "pipeline", refuse(f"{module.__name__}.pipeline", "PipelineStage"))
 
 
 def role_of(
@@ -179,6 +181,10 @@ def _wrapping(
     if name is None:
         raise NotEmulatedError(type(schedule).__name__, ", ".join(SCHEDULES))
     within, world = describe(own[0].submod), steps.worker.context.world_size
+    if within.engine != "ddp" or within.tp > 1:
+        raise NotEmulatedError(
+            "a sharded stage of a pipeline", "stages as they are, or DistributedDataParallel"
+        )
     first = _first_layers(table.layers, ranks * len(own))
     return replace(
         within, module=model, meets=within.meets or ranks == world,

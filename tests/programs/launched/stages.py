@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 WORDS, LENGTH, BATCH = 1000, 128, 16
@@ -54,7 +55,9 @@ def main():
     v_shaped = name in ("ScheduleZBVZeroBubble", "ScheduleDualPipeV")
     mine = [place, count - 1 - place] if v_shaped else [place + i * depth for i in range(per_rank)]
     parts = [Stage(i, count).to(device) for i in mine]
-    if mesh["dp"].size() > 1:
+    if "sharded" in sys.argv:
+        parts = [fully_shard(p, mesh=mesh["dp"]) for p in parts]
+    elif mesh["dp"].size() > 1:
         parts = [DistributedDataParallel(p, process_group=mesh.get_group("dp")) for p in parts]
     stages = [
         pipelining.PipelineStage(p, i, count, device, group=group)
