@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.cli import terminal
+from raysim.cli.init_engine import Engine, Line, read_engine
 from raysim.cli.init_workers import gpus_of, workers
+from raysim.cli.mistakes import expect_config
 from raysim.errors import ScenarioError
 
 _LLAMA31_8B: dict[str, Any] = {
@@ -48,6 +50,7 @@ _ZERO3 = """\
 """
 _SEQ_LEN = 4096
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_LONGEST_NAME = 100
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu")
 _PARALLEL = """\
       # tensor_parallel: 8           # if your script runs models over several GPUs
@@ -105,12 +108,16 @@ def init(
     ScenarioError
         A given file is absent or unreadable, or the folder already holds something.
     """
-    scenario = _text(folder, config, deepspeed, cluster)
+    if config is not None:
+        expect_config(config)
+    engine = read_engine(deepspeed, _ZERO3 if config is None else None)
+    names = _named(config, engine, cluster)
+    scenario = _text(folder, config, engine, cluster, names)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ScenarioError(f"{folder}: already exists; init writes only new folders")
         folder.mkdir(parents=True, exist_ok=True)
-        names = _files(folder, config, deepspeed, cluster)
+        written = _files(folder, config, engine, names)
         (folder / "scenario.yaml").write_text(scenario, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -118,7 +125,7 @@ def init(
     if quiet:
         terminal.complain(problems)
         return
-    terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *names])}")
+    terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *written])}")
     for line in _assumed(scenario):
         terminal.say(line)
     if problems:
@@ -137,30 +144,52 @@ def _assumed(scenario: str) -> list[str]:
     machines = {name: chosen["node"] for name, chosen in cluster.get("hardware", {}).items()}
     if "node" in cluster:
         machines = {"nodes": f"{cluster['nodes']} x {cluster['node']}"}
-    job = {key: value for key, value in train.items() if key != "deepspeed"}
+    job = {key: value for key, value in train.items() if key not in ("deepspeed", "fsdp")}
     said = ", ".join(f"{key} {value}" for key, value in (machines | job).items())
     text = f"Assumed   {said}; change it in scenario.yaml"
     return textwrap.wrap(text, terminal.width(), subsequent_indent=" " * 10, break_long_words=False)
 
 
-def _text(folder: Path, config: Path | None, deepspeed: Path | None, cluster: Path | None) -> str:
+def _named(config: Path | None, engine: Engine, cluster: Path | None) -> dict[Path, str]:
+    """What each of the user's files is called in the folder: two may bear one name.
+
+    The engine's keep theirs, by which one of them may point to the other.
+    """
+    engines = dict.fromkeys(engine.files, engine.key)
+    taken = {"scenario.yaml"} if config is not None else {"scenario.yaml", "config.json"}
+    names: dict[Path, str] = {}
+    for path, kind in (*engines.items(), (config, "model"), (cluster, "cluster")):
+        if path is not None and path not in names:
+            names[path] = f"{kind}_{path.name}" if path.name in taken else path.name
+            taken.add(names[path])
+    order = (config, *engines, cluster)
+    return {path: names[path] for path in order if path is not None}
+
+
+def _text(
+    folder: Path,
+    config: Path | None,
+    engine: Engine,
+    cluster: Path | None,
+    names: Mapping[Path, str],
+) -> str:
     """scenario.yaml; the user's files are read before anything is written."""
-    engine = _read_deepspeed(deepspeed, starter=config is None)
     train = _train_lines(_read_config(config), engine)
-    where, ranks = _cluster(cluster, engine)
+    where, ranks = _cluster(cluster, engine, names)
     if ranks is not None:
-        train.append((f"workers: {ranks}", "GPUs the batch sizes ask for; times degrees below"))
-    kept = "none" if config is not None else "full"
+        train.append((f"workers: {ranks}", "GPUs your file asks for; times degrees below"))
+    kept = "none" if config is not None and not engine.recomputes else "full"
     train.append((f"activation_checkpointing: {kept}", "full recomputes every block; or none"))
-    if engine is not None:
-        name = "ds_config.json" if deepspeed is None else deepspeed.name
-        train.insert(0, (f"deepspeed: {_quoted(name)}", 'unmodified; comments and "auto" allowed'))
+    if engine.key:
+        name = names[engine.files[0]] if engine.files else "ds_config.json"
+        why = 'unmodified; comments and "auto" allowed'
+        train.insert(0, (f"{engine.key}: {_quoted(name)}", why))
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "scenario"
-    source = _quoted("config.json" if config is None else config.name)
-    open_ends = _PARALLEL if engine is not None else _NO_ENGINE + _PARALLEL
+    source = _quoted("config.json" if config is None else names[config])
+    open_ends = _PARALLEL if engine.key else _NO_ENGINE + _PARALLEL
     return _SCENARIO.format(
         folder=folder,
-        name=stem,
+        name=stem[:_LONGEST_NAME],
         cluster=where,
         model=_line(2, f"from: {source}", "Hugging Face config.json, unmodified"),
         train="".join(_line(6, line, why) for line, why in train) + open_ends,
@@ -172,9 +201,7 @@ def _line(indent: int, text: str, why: str) -> str:
     return f"{' ' * indent + text:<36} # {why}\n"
 
 
-def _train_lines(
-    config: Mapping[str, Any], deepspeed: Mapping[str, Any] | None
-) -> list[tuple[str, str]]:
+def _train_lines(config: Mapping[str, Any], engine: Engine) -> list[Line]:
     """What the files leave open: lengths, batch, how long to train."""
     lines = []
     text = config.get("text_config")
@@ -182,14 +209,16 @@ def _train_lines(
     longest = next((sizes[k] for k in _LENGTHS if isinstance(sizes.get(k), int)), None)
     if longest is not None:
         lines.append((f"seq_len: {min(longest, _SEQ_LEN)}", "tokens per sample"))
-    given = deepspeed or {}
+    given = engine.config or {}
     if not any(isinstance(given.get(key), int) for key in _BATCH):
         lines.append(("micro_batch: 1", "samples per GPU and micro-step"))
         if not isinstance(given.get("gradient_accumulation_steps"), int):
             lines.append(("gradient_accumulation_steps: 8", "micro-steps per optimizer step"))
-    if deepspeed is None:
-        lines.append(("precision: bf16", "fp32, fp16 or bf16"))
-    elif (auto := _auto_precision(deepspeed)) is not None:
+    if engine.release is not None:
+        lines.append(engine.release)
+    if engine.config is None:
+        lines += engine.precision or [("precision: bf16", "fp32, fp16 or bf16")]
+    elif (auto := _auto_precision(engine.config)) is not None:
         lines.append((f"precision: {auto}", 'what --bf16 or --fp16 says, for "auto"'))
     if "optimizer" not in given:
         name = "DeepSpeedCPUAdam" if _offloads(given) else "AdamW"
@@ -226,42 +255,31 @@ def _read_config(path: Path | None) -> Mapping[str, Any]:
     return read_config(path)
 
 
-def _read_deepspeed(path: Path | None, *, starter: bool) -> Mapping[str, Any] | None:
-    """The user's JSON, the starter's, or None for plain DistributedDataParallel."""
-    from raysim.scenario.accelerate_deepspeed import read_deepspeed_file
-    from raysim.scenario.hjson_text import parse_hjson
-
-    if path is None:
-        return parse_hjson(_ZERO3, "ds_config.json").data if starter else None
-    document = read_deepspeed_file(path, str(path))
-    if not isinstance(document.data, Mapping):
-        raise ScenarioError(document.problem((), "expected a JSON object"))
-    return document.data
-
-
-def _cluster(path: Path | None, engine: Mapping[str, Any] | None) -> tuple[str, int | None]:
+def _cluster(
+    path: Path | None, engine: Engine, names: Mapping[Path, str]
+) -> tuple[str, int | None]:
     """The ``cluster`` section, and the workers where they are not simply all of its GPUs."""
     if path is None:
-        ranks = workers(engine, _GPUS)
+        ranks = workers(engine.config, engine.ranks or _GPUS) or engine.ranks
         nodes = -(-(ranks or _GPUS) // _GPUS_PER_NODE)
         text = _CLUSTER.replace("NODES", f"{nodes:<27}")
         return text, None if ranks == nodes * _GPUS_PER_NODE else ranks
     hardware = _unsaid(path)
     started, most = gpus_of(path, hardware)
-    ranks = workers(engine, started or most)
+    ranks = workers(engine.config, started or most)
     if ranks is None and not started:
         ranks = most or None
-    return _cluster_text(path, hardware), None if ranks == started else ranks
+    return _cluster_text(names[path], hardware), None if ranks == started else ranks
 
 
-def _cluster_text(path: Path, unknown: Mapping[str, Mapping[str, object]]) -> str:
+def _cluster_text(name: str, unknown: Mapping[str, Mapping[str, object]]) -> str:
     """The ``cluster`` section around a Ray file, with hardware for groups it says nothing of."""
-    text = f"  from: {_quoted(path.name)}\n"
+    text = f"  from: {_quoted(name)}\n"
     if unknown:
         text += "  hardware:                          # what the file does not say; please check\n"
-    for name, chosen in unknown.items():
+    for group, chosen in unknown.items():
         said = ", ".join(f"{key}: {value}" for key, value in chosen.items())
-        text += f"    {_quoted(name)}: {{{said}}}\n"
+        text += f"    {_quoted(group)}: {{{said}}}\n"
     return text
 
 
@@ -278,18 +296,16 @@ def _unsaid(path: Path) -> dict[str, dict[str, object]]:
 
 
 def _files(
-    folder: Path, config: Path | None, deepspeed: Path | None, cluster: Path | None
+    folder: Path, config: Path | None, engine: Engine, copied: Mapping[Path, str]
 ) -> list[str]:
     """Copy the user's files, or write the starter's; their names."""
-    names = []
-    for path in (config, deepspeed, cluster):
-        if path is not None:
-            shutil.copyfile(path, folder / path.name)
-            names.append(path.name)
+    names = list(copied.values())
+    for path, name in copied.items():
+        shutil.copyfile(path, folder / name)
     if config is None:
         (folder / "config.json").write_text(json.dumps(_LLAMA31_8B, indent=2) + "\n")
         names.append("config.json")
-    if config is None and deepspeed is None:
+    if config is None and engine.key == "deepspeed" and not engine.files:
         (folder / "ds_config.json").write_text(_ZERO3)
         names.append("ds_config.json")
     return names

@@ -12,6 +12,7 @@ from raysim.cli.mistakes import expect_config
 from raysim.units import GIB, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from raysim.errors import Problem
     from raysim.planner.memory_grid import Cell, Grid
 
 NAMES = {0: "0 (replicated)", 1: "1", 2: "2", 3: "3"}
@@ -62,7 +63,8 @@ def memory(config: Path, options: MemoryOptions) -> bool:
         terminal.say(_verdict(found, limit))
     else:
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
-        _print(grid, found, limit, f"{gpus} GPUs of {options.node}, {sample_of(base)}")
+        on = f"{gpus} GPUs of {options.node}, {sample_of(base)}"
+        _print(grid, found, limit, on, base.warnings)
     return not any(_within(c, limit) for c in found)
 
 
@@ -71,7 +73,7 @@ def _verdict(found: list[Cell], limit: float | None) -> str:
     known = [c for c in found if not c.why]
     within = [c for c in known if _within(c, limit)]
     if not known:
-        return "None of the layouts can be."
+        return f"None of the layouts can be: {found[0].why}"
     least = min(within or known, key=lambda c: c.gpu_bytes)
     said = f"{len(within)} of {len(known)} layouts fit" if within else "No layout fits"
     layout = f"ZeRO {least.zero_stage}, offload {least.offload}, checkpointing "
@@ -83,7 +85,9 @@ def _within(cell: Cell, limit: float | None) -> bool:
     return cell.fits and (limit is None or cell.gpu_bytes <= limit)
 
 
-def _print(grid: Grid, found: list[Cell], limit: float | None, on: str) -> None:
+def _print(
+    grid: Grid, found: list[Cell], limit: float | None, on: str, warnings: tuple[Problem, ...]
+) -> None:
     capacity = format_bytes(found[0].capacity_bytes)
     said = "" if limit is None else f", limit {format_bytes(limit)}"
     terminal.say(
@@ -105,6 +109,8 @@ def _print(grid: Grid, found: list[Cell], limit: float | None, on: str) -> None:
     refused = {cell.why for cell in found if cell.why}
     for why in sorted(refused):
         terminal.say(f"-: {why}")
+    for warning in warnings:
+        terminal.say(f"Note: {warning}")
 
 
 def _shown(cell: Cell, limit: float | None) -> str:

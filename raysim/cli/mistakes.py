@@ -18,7 +18,10 @@ SCENARIO = "scenario.yaml"
 RUNS = Path("runs")
 MOST_LISTED = 8
 _OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
-_CLUSTER = re.compile(r"^(kind: *Ray(Cluster|Service)\b|available_node_types:)", re.MULTILINE)
+_CLUSTER = re.compile(
+    r"^(kind: *Ray(Cluster|Service)\b|available_node_types:|cluster_name:|head_node:)", re.MULTILINE
+)
+_ACCELERATE = re.compile(r"^distributed_type:", re.MULTILINE)
 
 
 def expect_scenario(path: Path) -> None:
@@ -52,6 +55,33 @@ def expect_config(path: Path) -> None:
         raise ScenarioError(f"{path}   is a folder; needs a Hugging Face config.json{there}")
     if not path.exists():
         raise ScenarioError(f"{path}   no such file{_instead(path)}")
+    if path.suffix == ".json" and (other := _no_model(_json(path), shlex.quote(str(path)))):
+        raise ScenarioError(f"{path}   {other}")
+
+
+def _no_model(data: object, shown: str) -> str:
+    """What a JSON file is that describes no model, if that can be told."""
+    if not isinstance(data, dict) or "model_type" in data or "architectures" in data:
+        return ""
+    if "peft_type" in data:
+        return f"is PEFT's adapter config; give the model's config.json, and --peft {shown}"
+    if any(key in data for key in _OF_DEEPSPEED):
+        return (
+            "is a DeepSpeed configuration, not a Hugging Face config.json; "
+            f"`raysim init NAME --from config.json --deepspeed {shown}` takes both"
+        )
+    return ""
+
+
+def _json(path: Path) -> object:
+    """A JSON file's data; with comments, as DeepSpeed takes it, those of its keys it has."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return json.loads(text)
+    except (OSError, UnicodeDecodeError):
+        return None  # the reader says why
+    except ValueError:
+        return dict.fromkeys(key for key in _OF_DEEPSPEED if f'"{key}"' in text)
 
 
 def not_a_run(run: Path, known: Iterable[Path]) -> str:
@@ -115,16 +145,21 @@ def _of_file(path: Path, shown: str) -> str:
     except (OSError, UnicodeDecodeError):
         return ""  # the reader says why
     if path.suffix != ".json":
-        if _CLUSTER.search(text) and not re.search(r"^jobs:", text, re.MULTILINE):
+        if re.search(r"^jobs:", text, re.MULTILINE):
+            return ""
+        if _CLUSTER.search(text):
             return (
                 f"is a cluster, not a scenario; `raysim init NAME --cluster {shown}` makes one "
                 f"around it, `raysim run SCRIPT.py --cluster {shown}` runs a program on it"
             )
+        if _ACCELERATE.search(text):
+            return (
+                "is Accelerate's config, not a scenario; "
+                f"`raysim init NAME --from config.json --deepspeed {shown}` makes one around it, "
+                f"`raysim run accelerate launch --config_file {shown} SCRIPT.py` runs a script"
+            )
         return ""
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = dict.fromkeys(key for key in _OF_DEEPSPEED if f'"{key}"' in text)
+    data = _json(path)
     if not isinstance(data, dict):
         return ""
     if "model_type" in data or "architectures" in data:

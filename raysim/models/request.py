@@ -30,7 +30,8 @@ Library = Literal["transformers", "megatron_core", "torchtitan", "internevo"]
 """Whose modules run: Hugging Face's eager ones, Megatron-core's on Transformer Engine,
 torchtitan's, or InternEvo's."""
 TRACED = (
-    "any other family of transformers is traced where it is installed: pip install 'raysim[real]'"
+    "any other family of transformers is traced where it is installed: pip install 'raysim[real]'; "
+    "if its layers are those of a known family, say that family's model_type"
 )
 """What is said where a family has no table of its own."""
 OWN_CODE = (

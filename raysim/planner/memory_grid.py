@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
 from raysim.kernel.simulation import collector_at_ease
+from raysim.models.huggingface import build, reads
 from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
 from raysim.training.tower import memory_need
@@ -83,11 +84,24 @@ def base_of(grid: Grid) -> Scenario:
     seq_len = grid.seq_len or USUAL_SEQ_LEN
     scenario = _scenario(grid, seq_len)
     if grid.seq_len is None:
-        config: Mapping[str, Any] = scenario.sources["model", "from"].documents[0].data
-        longest = min((config[k] for k in _LENGTHS if isinstance(config.get(k), int)), default=0)
+        longest = _longest(scenario.sources["model", "from"].documents[0].data)
         if 0 < longest < seq_len:
             scenario = _scenario(grid, longest)
     return scenario
+
+
+def _longest(config: Any) -> int:
+    """Tokens that a model has positions for, also where only its family's defaults say; 0: any."""
+    if not isinstance(config, Mapping):
+        return 0
+    said = min((config[k] for k in _LENGTHS if isinstance(config.get(k), int)), default=0)
+    if said or not (isinstance(config.get("model_type"), str) and reads(config["model_type"])):
+        return said
+    try:
+        model = build(config)
+    except ScenarioError:
+        return 0  # said of every cell
+    return model.seq_len if model.sample_unit == "tokens" else 0
 
 
 def sample_of(base: Scenario) -> str:
@@ -113,7 +127,7 @@ def _scenario(grid: Grid, seq_len: int) -> Scenario:
     try:
         made = from_mapping(
             {
-                "name": grid.config.stem, "cluster": {"node": grid.node, "nodes": grid.nodes},
+                "name": grid.config.stem[:100], "cluster": {"node": grid.node, "nodes": grid.nodes},
                 "model": {"from": str(grid.config.resolve())}, "jobs": [{"train": train}],
             }
         )  # fmt: skip
@@ -141,7 +155,8 @@ def cells(base: Scenario, grid: Grid) -> Iterator[Cell]:
                 with collector_at_ease():
                     found, on_host = memory_need(build_job(changed).plan, changed.cluster)
             except ScenarioError as error:
-                why = error.problems[0].message
+                first = error.problems[0]
+                why = f"{first.key}: {first.message}" if first.key else first.message
                 yield Cell(*what, 0, 0, gpu.memory_bytes, host, why)
             else:
                 yield Cell(*what, found, on_host.peak_bytes, gpu.memory_bytes, host)

@@ -42,6 +42,7 @@ from raysim.scenario.deepspeed_schema import (
     OldZeroBlock,
     ZeroBlock,
 )
+from raysim.scenario.deepspeed_template import unfilled
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, dotted, shorten, value_at
 from raysim.scenario.problems import problems_of
 from raysim.training.settings.deepspeed import (
@@ -107,6 +108,8 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
         message = f"expected a mapping of DeepSpeed's keys, got {shorten(document.data)}"
         raise ScenarioError(document.problem((), message))
     old = script.release < REMOVED_FROM
+    if (template := unfilled(document)) is not None:
+        raise ScenarioError(template)
     shapes = [*removed(document, script.release), *_wrong_shapes(document)]
     if shapes:
         raise ScenarioError(shapes)
@@ -301,6 +304,10 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
     if p.script.optimizer_type is not None and p.json_optimizer is not None:
         message = f"the script's {p.script.optimizer_type} is used instead"
         yield document.problem(("optimizer",), message, key=True)
+    recompute = p.data.get("activation_checkpointing", {})
+    if recompute.get("contiguous_memory_optimization") and not _checkpoint_buffers(recompute):
+        message = "the script has to say num_checkpoints; kept inputs are taken as tensors each"
+        yield document.problem(("activation_checkpointing",), message)
     if "activation_checkpointing" in p.data:
         message = "does not switch recomputation on; the scenario's activation_checkpointing does"
         yield document.problem(("activation_checkpointing",), message, key=True)

@@ -25,7 +25,8 @@ STRICT_FROM: Release = (0, 17, 1)
 COALESCES_FROM: Release = (0, 6, 0)
 ONE_BIT = ("onebitadam", "zerooneadam", "onebitlamb")
 """Optimizers that 0.19.7 removed with them."""
-_LAST = "0.19.6"
+LAST = "0.19.6"
+"""Of the releases that have them."""
 _REFUSED = {
     "amp": "Apex AMP is not modelled; fp16 or bf16 say the same to a prediction",
     "elasticity": "batch sizes that DeepSpeed works out are not modelled; set them directly",
@@ -53,7 +54,7 @@ def removed(document: Document, release: Release) -> Iterator[Problem]:
     for path in found:
         what = REMOVED.get(str(path[-1])) or REMOVED_ZERO[str(path[-1])]
         message = f"DeepSpeed has removed {what} and refuses the key; delete it"
-        message += f", or say deepspeed_version: {_LAST} if that is what runs"
+        message += f", or say deepspeed_version: {LAST} if that is what runs"
         yield document.problem(path, message, key=True)
 
 

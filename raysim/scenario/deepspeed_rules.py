@@ -362,8 +362,6 @@ def _other_blocks(p: Parsed) -> Iterator[Refusal]:
         key = ("activation_checkpointing", "contiguous_memory_optimization")
         if not recompute.get("partition_activations"):
             yield key, "requires partition_activations"
-        elif recompute.get("number_checkpoints") is None:
-            yield key, "requires number_checkpoints"
     tag = p.data.get("checkpoint", {}).get("tag_validation", "Warn")
     if not isinstance(tag, str) or tag.upper() not in ("WARN", "IGNORE", "FAIL"):
         message = f"must be Warn, Ignore or Fail (got {shorten(tag)})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ KeyPath = tuple[str | int, ...]
 """Where in nested data something stands: mapping keys and list indices from the root."""
 MAX_DEPTH = 64
 """Nesting no configuration needs, and far below Python's recursion limit."""
+_PLACEHOLDER = re.compile(r"\{\{.{1,60}?\}\}")
+"""Of Helm, Jinja and Go templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,18 @@ def one_line(message: str) -> str:
 def printable(text: str) -> str:
     """``text`` as it is, or on one line without what a terminal cannot show."""
     return text if text.isprintable() else one_line(text)
+
+
+def template_problem(text: str, shown: str) -> Problem | None:
+    """That a text which cannot be read is a template, at its first placeholder; else None."""
+    placeholder = _PLACEHOLDER.search(text)
+    if placeholder is None:
+        return None
+    start = placeholder.start()
+    line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+    message = f"a template, with placeholders such as {placeholder[0]}; render it first"
+    where = Location(file=shown, line=line, column=column)
+    return Problem(message=one_line(message), where=where)
 
 
 def read_text(path: Path, shown: str, max_bytes: int) -> tuple[str, str]:

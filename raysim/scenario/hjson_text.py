@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.scenario.documents import MAX_DEPTH, Document, KeyPath, Mark, one_line, read_text
+from raysim.scenario.documents import (
+    MAX_DEPTH,
+    Document,
+    KeyPath,
+    Mark,
+    one_line,
+    read_text,
+    template_problem,
+)
 
 MAX_BYTES = 4 * 2**20
 
@@ -43,7 +51,7 @@ def parse_hjson(text: str, shown: str, sha256: str | None = None) -> Document:
             message=f"not JSON: {one_line(error.msg).removesuffix(' at').replace(' %r', '')}",
             where=Location(file=shown, line=line, column=column),
         )
-        raise ScenarioError(problem) from None
+        raise ScenarioError(template_problem(text, shown) or problem) from None
     except (ValueError, IndexError, OverflowError, RecursionError) as error:
         line, column = scan.line_column(min(scan.last, len(text)))
         reasons = {IndexError: "ends too early", OverflowError: "the number is too large"}

@@ -109,7 +109,7 @@ class Jobs:
         launched = self._launched(said, script, path, at)
         compute = script.compute if launched is None else "declared"
         return {
-            "name": said.name or path.stem, "script": path, "args": tuple(script.args),
+            "name": said.name or path.stem[:100], "script": path, "args": tuple(script.args),
             "compute": compute if table is None else "table", "compute_table": table,
             "launched": launched,
         }  # fmt: skip

@@ -25,6 +25,7 @@ from raysim.scenario.library import is_program
 from raysim.scenario.machines import unsaved
 from raysim.scenario.notes import defaults_taken, not_simulated, written_out
 from raysim.scenario.overrides import TRAIN, Overrides
+from raysim.scenario.peft import checkpoint_in_fewer_bits
 from raysim.scenario.problems import problems_of
 from raysim.scenario.profile import on_cluster, profile_of, without_effect
 from raysim.scenario.rayjob import of_rayjob
@@ -233,6 +234,9 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
             *without_effect(profile, "training", document),
             *strategy.warnings,
             *unsaved(train, document.child(TRAIN, "train")),
+            *checkpoint_in_fewer_bits(
+                sources[MODEL].documents[0] if MODEL in sources else None, train
+            ),
         ),
         document=document,
         sources=sources,

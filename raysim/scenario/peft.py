@@ -18,6 +18,8 @@ from raysim.scenario.problems import problems_of
 from raysim.scenario.schema_peft import PeftSection
 from raysim.scenario.schema_train import TrainSection
 
+_QUANTIZED = "quantization_config"
+
 
 def read_peft(document: Document, *, fp32: bool) -> LoraConfig:
     """Adapters of ``adapter_config.json``, or of the same fields in place.
@@ -80,3 +82,23 @@ def peft_misfits(
             "bfloat16"
         )
         yield document.problem(("quantization",), message)
+
+
+def checkpoint_in_fewer_bits(config: Document | None, train: TrainSection) -> Iterator[Problem]:
+    """A quantised checkpoint in a training job, which takes its weights in 16 or 32 bits.
+
+    Real counterpart: ``validate_quantization_for_training`` of transformers' ``trainer_utils.py``.
+    """
+    if config is None or train.quantization is not None or not isinstance(config.data, dict):
+        return
+    text = config.data.get("text_config")
+    for data, path in ((config.data, ()), (text, ("text_config",))):
+        block = data.get(_QUANTIZED) if isinstance(data, dict) else None
+        method = block.get("quant_method") if isinstance(block, dict) else None
+        if not isinstance(method, str) or not isinstance(block, dict):
+            continue
+        way = "the Trainer trains adapters beside such weights alone"
+        if block.get("load_in_4bit") is True:
+            way = "say train.quantization, and train.peft, as for QLoRA"
+        message = f"{method}: taken as dequantized, in the type of the other weights; {way}"
+        yield config.problem((*path, _QUANTIZED), message, key=True)

@@ -67,7 +67,7 @@ def script_scenario(
     found, because = (launcher, "") if launcher else launcher_of(script)
     if found:
         job["launcher"] = found
-    data: dict[str, Any] = {"name": script.stem, "jobs": [{"script": job}]}
+    data: dict[str, Any] = {"name": script.stem[:100], "jobs": [{"script": job}]}
     if until is not None:
         data["until"] = until
     if profile is not None:

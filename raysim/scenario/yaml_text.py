@@ -25,6 +25,7 @@ from raysim.scenario.documents import (
     one_line,
     read_text,
     shorten,
+    template_problem,
 )
 
 MAX_BYTES = 256 * 1024
@@ -32,8 +33,6 @@ MAX_NODES = 20_000
 """After aliases are expanded: a "billion laughs" file fails here in milliseconds."""
 MAX_OPEN_BRACKETS = 300
 """Unclosed ``[`` or ``{``, those inside quoted text included."""
-_PLACEHOLDER = re.compile(r"\{\{.{1,60}?\}\}")
-"""Of Helm, Jinja and Go templates."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -65,14 +64,9 @@ def parse_yaml_all(text: str, shown: str, sha256: str | None = None) -> list[Doc
     try:
         return _parsed(text, shown, sha256)
     except ScenarioError:
-        placeholder = _PLACEHOLDER.search(text)
-        if placeholder is None:
+        if (template := template_problem(text, shown)) is None:
             raise
-    start = placeholder.start()
-    line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
-    where = Location(file=shown, line=line, column=column)
-    message = f"a template, with placeholders such as {placeholder[0]}; render it first"
-    raise ScenarioError(Problem(message=one_line(message), where=where))
+    raise ScenarioError(template)
 
 
 def _parsed(text: str, shown: str, sha256: str | None) -> list[Document]:

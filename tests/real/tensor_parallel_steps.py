@@ -67,7 +67,7 @@ def main(world: int, tp: int) -> None:
     for _ in range(2):  # the first gathers what is lazily made
         with Exchanged() as exchanged:
             blocks_tp.step(model, tokens)
-    say(exchanged, model)
+    say(exchanged, model, kept=0 if world > tp else kept_bytes(model, tokens))
 
 
 def transformers_s(world: int, tp: int, folder: str) -> None:
@@ -86,10 +86,32 @@ def transformers_s(world: int, tp: int, folder: str) -> None:
     say(exchanged, model)
 
 
-def say(exchanged: Exchanged, model: Any) -> None:
-    parts = (getattr(p, "_local_tensor", p) for p in model.parameters())
-    held = sum(p.numel() for p in parts)
-    print(json.dumps({"held": held, "found": [[*key, n] for key, n in exchanged.found.items()]}))
+def own(tensor: Any) -> Any:
+    """This rank's part, once it is there."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    return getattr(tensor, "elem", tensor)
+
+
+def kept_bytes(model: Any, tokens: torch.Tensor) -> int:
+    """Of storages that backward needs, parameters aside."""
+    weights = {own(p).untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        storage = own(tensor).untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with hooks, blocks_tp.loss_parallel():
+        blocks_tp.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    return sum(s.nbytes() for place, s in kept.items() if place not in weights)
+
+
+def say(exchanged: Exchanged, model: Any, kept: int = 0) -> None:
+    held = sum(own(p).numel() for p in model.parameters())
+    found = [[*key, n] for key, n in exchanged.found.items()]
+    print(json.dumps({"held": held, "kept": kept, "found": found}))
 
 
 if __name__ == "__main__":

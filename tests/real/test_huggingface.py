@@ -229,10 +229,12 @@ def test_a_step_of_the_trainer_is_the_scenario_s(flags: str, section: str, folde
     assert_equal(report, expected)
 
 
+@pytest.mark.parametrize("door", ["from_config", "from_pretrained"])
 def test_flash_attention_costs_its_own_without_its_package(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    door: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTENTION", "flash_attention_2")
+    monkeypatch.setenv("DOOR", door)
     _, report = train("--bf16", "--per_device_train_batch_size", "128")
     said(folder, AUTOCAST)
     many = raysim.load(folder).with_({"train.micro_batch": 128})

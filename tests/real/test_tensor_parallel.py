@@ -14,10 +14,11 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
+from raysim.models.table import FIXED_DTYPE_BYTES  # noqa: E402
 from raysim.rayapi.shapes import prediction  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
-from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
+from tests.real.test_launched_scripts import PROGRAMS, cpus, launched  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
 Exchanged = Counter[tuple[str, str, int]]
@@ -45,11 +46,20 @@ def exchanged(step: prediction.Prediction) -> Exchanged:
     return Counter((o.call.group, o.call.op, o.call.size_bytes) for o in ops if o.call)
 
 
-def real_step(world: int, tp: int, *folder: str) -> tuple[Exchanged, int]:
+def kept_bytes(step: prediction.Prediction) -> float:
+    """For backward, of a micro-batch in fp32; not logits that the script's variable holds."""
+    layers = [layer.body.saved().values() for layer in step.plan.model.layers]
+    saved = [s for body in layers for s in body if not s.returned]
+    widths = {"compute": 4} | FIXED_DTYPE_BYTES
+    return step.plan.micro_batch * sum(s.numel * widths[s.dtype] for s in saved)
+
+
+def real_step(world: int, tp: int, *folder: str) -> tuple[Exchanged, int, int]:
     file = Path(__file__).parent / "tensor_parallel_steps.py"
     (line,) = said_by([sys.executable, str(file), str(world), str(tp), *folder])
     said = json.loads(line)
-    return Counter({(group, op, size): n for group, op, size, n in said["found"]}), said["held"]
+    found = Counter({(group, op, size): n for group, op, size, n in said["found"]})
+    return found, said["held"], said["kept"]
 
 
 @pytest.mark.parametrize(("world", "tp"), [(4, 2), (8, 4), (2, 2)])
@@ -59,11 +69,12 @@ def test_ranks_exchange_what_those_of_real_torch_do(
     lines, report = launched(
         "torchrun", "--nproc-per-node", str(world), "blocks_tp.py", str(tp), spec=machines()
     )
-    real, held = real_step(world, tp)
+    real, held, kept = real_step(world, tp)
     ours = exchanged(predicted[-1])
     if world == tp:  # real torch reduces norms' gradients where the optimizer uses them
         reduced = ours.pop(("tp", "all_reduce", 4 * WIDTH))
         assert reduced == NORMS
+        assert kept_bytes(predicted[-1]) == pytest.approx(kept, abs=64)  # numbers
     assert ours == real
     plan = predicted[-1].plan
     assert (plan.mesh.dp, plan.mesh.tp) == (world // tp, tp)
@@ -122,7 +133,7 @@ def test_transformers_own_plan_of_tensor_parallelism(
     script.write_text(PLANNED)
     words = ["torchrun", "--nproc-per-node", "4", str(script), str(tmp_path)]
     launched(*words, spec=machines())
-    real, held = real_step(4, 4, str(tmp_path))
+    real, held, _ = real_step(4, 4, str(tmp_path))
     assert exchanged(predicted[-1]) == real
     assert predicted[-1].plan.mesh.tp == 4
     assert predicted[-1].plan.model.num_parameters == held
@@ -152,6 +163,82 @@ def test_parameters_over_two_dimensions_are_refused_by_name(tmp_path: Path) -> N
     script.write_text(TWO_DIMENSIONS)
     with pytest.raises(NotEmulatedError, match=r"several dimensions.*parallelize_module"):
         launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
+
+
+ON_CPUS = """
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+parallelize_module(nn.Linear(4, 4), init_device_mesh("cpu", (2,)), ColwiseParallel())
+"""
+
+
+def test_workers_on_cpus_whose_torch_computes_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "on_cpus.py"
+    script.write_text(ON_CPUS)
+    with pytest.raises(NotEmulatedError, match="parallelize_module on CPU workers"):
+        launched("torchrun", "--nproc-per-node", "2", str(script), spec=cpus())
+
+
+@pytest.mark.parametrize("more", [[], ["compiled"]])
+def test_replicas_shards_and_tensor_parallel_ranks(
+    tmp_path: Path, more: list[str], predicted: list[prediction.Prediction]
+) -> None:
+    words = ["torchrun", "--nproc-per-node", "8", "blocks_3d.py", str(tmp_path)]
+    _, report = launched(*words, *more, spec=machines())
+    plan = predicted[-1].plan
+    assert report.tables[0].rows[0][0] == "Net, FSDP2, 2 replicas, tp 2, 8 GPUs"
+    assert (plan.mesh.dp, plan.mesh.tp, plan.fsdp.replicas) == (4, 2, 2)
+    assert plan.torch_compile is bool(more)
+    assert plan.activation_checkpointing == "full"
+    assert plan.gradient_clipping == 1.0
+    found = exchanged(predicted[-1])
+    assert found["tp", "all_reduce", 4 * WIDTH] == 0  # sums of norms' gradients are 16 bits wide
+    assert found["tp", "all_reduce", 2 * WIDTH] == NORMS
+    # Each rank writes an eighth of all, in fp32.
+    size_bytes = 4 * 2 * plan.model.num_parameters / 8
+    files = sorted(p.name for p in tmp_path.glob("*.distcp"))
+    assert files == [f"__{rank}_0.distcp" for rank in range(8)]
+    assert report.metrics["checkpoint_stall_s"] > size_bytes / 1e11
+
+
+GROUPS = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+even = dist.new_group([2, 0])
+pair = dist.new_group([rank // 2 * 2, rank // 2 * 2 + 1])
+counted = torch.tensor([10**rank], device="cuda")
+if rank % 2 == 0:  # nobody else takes part
+    dist.all_reduce(counted, group=even)
+told = torch.tensor([rank], device="cuda")
+dist.broadcast(told, src=rank // 2 * 2 + 1, group=pair)
+here = dist.get_world_size(even), dist.get_rank(even)
+print(f"{rank} {int(counted)} {int(told)} {here}")
+if "wrap" in os.environ:
+    DistributedDataParallel(nn.Linear(2, 2).cuda(), process_group=pair)
+"""
+
+
+def test_ranks_of_a_group_meet_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    words = ["torchrun", "--nproc-per-node", "4", str(script)]
+    lines, _ = launched(*words, spec=machines())
+    assert sorted(lines) == [
+        "0 101 1 (2, 0)", "1 10 1 (-1, -1)", "2 101 3 (2, 1)", "3 1000 3 (-1, -1)",
+    ]  # fmt: skip
+    monkeypatch.setenv("wrap", "1")
+    with pytest.raises(NotEmulatedError, match="2 of 4 ranks"):
+        launched(*words, spec=machines())
 
 
 HYBRID = """

@@ -183,6 +183,48 @@ def test_init_never_touches_what_is_there(files: None) -> None:
     assert main(["init", "bert.json"]) == 2
 
 
+def test_two_files_of_one_name_are_both_kept(files: None) -> None:
+    for folder, text in (("model", json.dumps(BERT)), ("engine", FIXED)):
+        Path(folder).mkdir()
+        Path(folder, "config.json").write_text(text)
+    given = ["--from", "model/config.json", "--deepspeed", "engine/config.json"]
+    assert main(["init", "new", *given]) == 0
+    scenario = load("new")
+    assert isinstance(scenario, Scenario)
+    assert scenario.strategy.batch.micro == 4
+    assert build_job(scenario).plan.model.model_type == "bert"
+    assert main(["init", "starter", "--deepspeed", "engine/config.json"]) == 0
+    scenario = load("starter")
+    assert isinstance(scenario, Scenario)
+    assert scenario.strategy.batch.micro == 4
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["init", "new", "--deepspeed", "bert.json"], "it is model.from (init: --from)"),
+        (["init", "new", "--from", "auto.json"], "--from config.json --deepspeed auto.json"),
+        (["memory", "auto.json"], "is a DeepSpeed configuration, not a Hugging Face config.json"),
+        (["memory", "lora.json"], "--peft lora.json"),
+        (["run", "acc.yaml"], "`raysim init NAME --from config.json --deepspeed acc.yaml`"),
+        (["run", "ray.yaml"], "`raysim init NAME --cluster ray.yaml`"),
+        (["init", "new", "--deepspeed", "axolotl.yaml"], "give the DeepSpeed JSON, zero3.json,"),
+    ],
+)
+def test_one_file_in_the_place_of_another_is_told(
+    files: None, capsys: pytest.CaptureFixture[str], command: list[str], said: str
+) -> None:
+    Path("lora.json").write_text('{"peft_type": "LORA", "r": 8}')
+    Path("acc.yaml").write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n")
+    Path("ray.yaml").write_text("cluster_name: old\nhead_node: {InstanceType: m5.large}\n")
+    Path("axolotl.yaml").write_text(
+        "base_model: NousResearch/Llama-3.2-1B\ndeepspeed: zero3.json\n"
+    )
+    assert main(command) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
 def test_what_check_prints_is_the_same_scenario(
     files: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -401,3 +401,34 @@ def test_precision_blocks_were_not_strict_before_0_17_1() -> None:
     config = {"train_batch_size": 8, "fp16": {"enabled": True, "opt_level": "O2"}}
     assert read(config, release=(0, 17, 0)).config.precision == "fp16"
     assert "unknown key 'opt_level'" in refused(config, release=(0, 17, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('{"train_batch_size": GBSIZE,\n "fp16": {\n"enabled": FP16_ON,\n}}', "GBSIZE, FP16_ON"),
+        ('{"train_batch_size": 8,\n "zero_optimization": {"stage": ${stage}\n}}', "${stage}"),
+    ],
+)
+def test_a_file_that_its_script_fills_in_is_told_as_one_problem(text: str, names: str) -> None:
+    """Megatron-DeepSpeed's templates, of which Hjson makes texts with a comma."""
+    said = refused(text)
+    assert "a template, with placeholders" in said
+    assert names in said
+
+
+def test_a_template_that_is_no_json_is_told_too() -> None:
+    with pytest.raises(ScenarioError, match=r"placeholders such as .. batch"):
+        read('{{% if a %}\n "train_batch_size": {{ batch }} }')
+
+
+def test_texts_in_capitals_are_no_placeholders() -> None:
+    read({"train_batch_size": 8, "checkpoint": {"tag_validation": "WARN"}, "wandb": {"team": "A"}})
+
+
+def test_contiguous_buffers_may_be_counted_by_the_script() -> None:
+    """``deepspeed.checkpointing.configure(num_checkpoints=)``, as Megatron-DeepSpeed calls it."""
+    block = {"partition_activations": True, "contiguous_memory_optimization": True}
+    reading = read({"train_batch_size": 8, "activation_checkpointing": block})
+    assert any("num_checkpoints" in str(note) for note in reading.notes)
+    assert reading.config.checkpoint_buffers == 0

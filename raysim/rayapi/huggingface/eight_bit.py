@@ -21,6 +21,10 @@ from raysim.rayapi.unsupported import NotEmulatedError
 
 THRESHOLD = "raysim_int8_threshold"
 """Attribute of a converted module."""
+SAID = (
+    "weights of 8 bits: their products take what those of 16 bits do (assumed), beside passes that "
+    "quantize; outliers are looked for, and are no columns"
+)
 _REFUSED = ("llm_int8_has_fp16_weight", "llm_int8_enable_fp32_cpu_offload")
 
 

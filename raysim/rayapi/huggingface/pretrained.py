@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import distributed, four_bit
+from raysim.rayapi.huggingface import distributed, eight_bit, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def install(r: Replaced, module: ModuleType) -> None:
         return classmethod(from_pretrained)
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
+    r.around(module.PreTrainedModel, "__init__", _by_torch)
     r.set(module.PreTrainedModel, "_from_config", _without_flash)
     r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
 
@@ -52,8 +53,19 @@ def forget() -> None:
         found.unset_hf_deepspeed_config()
 
 
+def _by_torch(real: Any, _steps: Steps, self: Any, config: Any, *args: Any, **more: Any) -> None:
+    """A model: FlashAttention's package, which its config may ask for, need not be here."""
+    asked = getattr(config, "_attn_implementation", None)
+    if not isinstance(asked, str) or "flash" not in asked:
+        real(self, config, *args, **more)
+        return
+    config._attn_implementation = "sdpa"  # noqa: SLF001  (it has no other door)
+    real(self, config, *args, **more)
+    self.raysim_attention = asked
+
+
 def _without_flash(real: Any) -> Any:
-    """``from_config``: FlashAttention's package need not be here."""
+    """``from_config``: before transformers 5 it asks for that package ahead of the model."""
 
     def from_config(cls: Any, /, config: Any, **kwargs: Any) -> Any:
         asked = kwargs.get("attn_implementation")
@@ -97,9 +109,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     if name is not None:
         config.name_or_path = name  # which trainers load their tokenizer by
     if attention is not None:
-        config._attn_implementation = "sdpa" if "flash" in attention else attention  # noqa: SLF001
+        config._attn_implementation = attention  # noqa: SLF001
     model = cls(config)
-    model.raysim_attention = attention
     dtype = _dtype(said, config)
     if dtype is not None:
         model = model.to(dtype)
@@ -108,6 +119,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     quantized = saved or four_bit.asked_for(asked)
     if quantized is not None:
         four_bit.convert(model, quantized)
+        if quantized.load_in_8bit:
+            steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
     model = distributed.spread(cls, model, parallel)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)

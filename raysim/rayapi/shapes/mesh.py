@@ -2,7 +2,7 @@
 
 Real counterpart: ``torch/distributed/device_mesh.py``. A group of a mesh's dimension knows its size
 and the worker's place in it, which is what ``DTensor`` asks of it on shapes; there is nobody to
-talk to. Whoever talks over it meets all ranks (``shapes.patches``).
+talk to. Whoever talks over it meets its ranks (``shapes.patches``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from raysim.rayapi.shapes.here import worker_here
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.steps import Steps
 
 _C: Any = torch._C._distributed_c10d  # noqa: SLF001  (the register of groups has no other door)
 _GROUPS: dict[str, Any] = {}
@@ -33,6 +34,7 @@ def install(r: Replaced) -> None:
     for module in (_collective_utils, dist):
         r.call(module, "get_group_rank", _place, worker_here)
     r.call(_collective_utils, "get_rank", _rank, worker_here)
+    r.call(dist, "new_group", _new_group)
     r.around(mesh, "__init__", _made, worker_here)
     r.around(mesh, "get_local_rank", _local_rank, worker_here)
 
@@ -53,22 +55,29 @@ def group_of(ranks: Sequence[int], me: int) -> Any:
     return _GROUPS[name]
 
 
-def ranks_of(group: Any) -> list[int] | None:
-    """Who is in one that was made here; None: all ranks."""
+def ranks_of(group: Any) -> tuple[int, ...]:
+    """Who is in one that was made here; none: all ranks."""
     if not isinstance(group, dist.ProcessGroup):
-        return None
+        return ()
     name = str(group.group_name)
-    return [int(r) for r in name.partition("_in_")[2].split("_")] if name in _GROUPS else None
+    return tuple(map(int, name.partition("_in_")[2].split("_"))) if name in _GROUPS else ()
+
+
+def _new_group(steps: Steps, ranks: Sequence[int] | None = None, *_a: Any, **_k: Any) -> Any:
+    """``new_group``, as a rank that is in it has it; making it takes no time."""
+    context = steps.worker.expect_group().context
+    who = sorted(ranks) if ranks else list(range(context.world_size))
+    return group_of(who, context.rank) if context.rank in who else dist.GroupMember.NON_GROUP_MEMBER
 
 
 def _rank(worker: Any, group: Any = None) -> int:
-    return int(worker.context.rank if group is None else group.rank())
+    return int(group.rank() if ranks_of(group) else worker.context.rank)
 
 
 def _place(_worker: Any, group: Any, rank: int) -> int:
     """In a group, of one of all ranks."""
     within = ranks_of(group)
-    return rank if within is None else within.index(rank)
+    return within.index(rank) if within else rank
 
 
 def _made(real: Callable[..., None], worker: Any, self: Any, *args: Any, **kwargs: Any) -> None:

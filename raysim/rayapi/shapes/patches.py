@@ -45,7 +45,7 @@ from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
 
 _REFUSED = (
-    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "new_group", "recv",
+    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "recv",
     "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
 )  # fmt: skip
 _MEETING = ("gather", "reduce")
@@ -266,7 +266,7 @@ def _distributed(r: Replaced) -> None:
         "get_rank": _rank, "get_world_size": _world_size,
         "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
-        "barrier": lambda w, *_a, **_k: w.expect_group().meet(),
+        "barrier": lambda w, group=None, *_a, **_k: w.expect_group().meet(mesh.ranks_of(group)),
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
@@ -276,7 +276,7 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, _waited(lambda s, *_a, **_k: s.worker.expect_group().meet()))
+        r.call(dist, name, _waited(_meeting))
     r.call(dist, "all_reduce", _waited(_all_reduce))
     r.call(dist, "broadcast", _waited(_broadcast))
     r.call(dist, "all_gather", _waited(_all_gather))
@@ -286,13 +286,15 @@ def _distributed(r: Replaced) -> None:
 
 
 def _rank(worker: Any, group: Any = None) -> int:
-    within = mesh.ranks_of(group)
-    return int(worker.expect_group().context.rank if within is None else group.rank())
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return -1
+    return int(group.rank() if mesh.ranks_of(group) else worker.expect_group().context.rank)
 
 
 def _world_size(worker: Any, group: Any = None) -> int:
-    within = mesh.ranks_of(group)
-    return worker.expect_group().context.world_size if within is None else len(within)
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return -1
+    return len(mesh.ranks_of(group)) or worker.expect_group().context.world_size
 
 
 def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
@@ -306,6 +308,10 @@ def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
     return call
 
 
+def _meeting(steps: Steps, *_a: Any, group: Any = None, **_k: Any) -> None:
+    steps.worker.expect_group().meet(mesh.ranks_of(group))
+
+
 def _all_reduce(
     steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, *_a: Any
 ) -> None:  # fmt: skip
@@ -316,9 +322,14 @@ def _all_reduce(
         tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
 
 
-def _broadcast(steps: Steps, tensor: Any, src: int = 0, *_a: Any, **_k: Any) -> None:
-    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
-    tensor.raysim_values = values[src or 0]
+def _broadcast(
+    steps: Steps, tensor: Any, src: int | None = None, group: Any = None, *_a: Any,
+    group_src: int | None = None,
+) -> None:  # fmt: skip
+    within = mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None), within)
+    at = within.index(src) if within and src is not None else src
+    tensor.raysim_values = values[group_src or at or 0]
     if tensor.raysim_values is None:
         del tensor.raysim_values
 
@@ -337,18 +348,14 @@ def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any 
 def _known_by_all(
     steps: Steps, tensor: torch.Tensor, group: Any = None
 ) -> list[torch.Tensor] | None:
-    """Values of every rank of the group, or None: somebody's are not known.
-
-    All ranks meet: those of other groups do the same meanwhile.
-    """
-    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None))
-    within = mesh.ranks_of(group)
-    values = values if within is None else [values[rank] for rank in within]
+    """Values of every rank of the group, or None: somebody's are not known."""
+    own, within = getattr(tensor, "raysim_values", None), mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(own, within)
     return None if any(v is None for v in values) else values
 
 
-def _all_gather_object(worker: Any, found: list[Any], obj: Any, *_a: Any, **_k: Any) -> None:
-    found[:] = worker.expect_group().exchange(obj)
+def _all_gather_object(worker: Any, found: list[Any], obj: Any, group: Any = None) -> None:
+    found[:] = worker.expect_group().exchange(obj, mesh.ranks_of(group))
 
 
 def _broadcast_object_list(

@@ -8,7 +8,8 @@ Simplifications: what a script exchanges beside its model and loss (``full_tenso
 takes no time; initial parts are not sent around; ranks of a mesh's dimension are priced as
 neighbours (told where they are not).
 
-Not modelled: parameters spread over meshes of several dimensions (refused).
+Not modelled: parameters spread over meshes of several dimensions, workers on CPUs, whose torch
+computes (refused).
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.tensor import DTensor, _dispatch, _random
+import torch.distributed as dist
+from torch.distributed import tensor as torch_tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, _dispatch, _random, parallel
 from torch.distributed.tensor.parallel import loss
 
+from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
@@ -38,6 +45,13 @@ APART = (
 def install(r: Replaced) -> None:
     """What turns one kind of tensor into another is part of a loss that is written down."""
     cls: Any = DTensor
+    for owner, made in (
+        (parallel, "parallelize_module"), (torch_tensor, "distribute_tensor"),
+        (torch_tensor, "distribute_module"), (cls, "from_local"), (DeviceMesh, "get_group"),
+        (dist, "new_group"),
+    ):  # fmt: skip
+        instead = refuse(f"{made} on CPU workers", "workers with GPUs, or DistributedDataParallel")
+        r.call(owner, made, instead, cpu_steps_here)
     for name in ("to_local", "full_tensor", "redistribute"):
         r.around(cls, name, _noted(name))
     r.call(_dispatch, "is_rng_supported_mesh", lambda *_: False)  # shapes are not drawn
@@ -102,6 +116,22 @@ def _degree(steps: Steps, module: Any) -> int:
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
             steps.say(APART.format(ranks))
     return sizes.pop() if sizes else 1
+
+
+def expect_whole(steps: Steps, module: Any, group: Any) -> None:
+    """A wrapper's group is of all data-parallel ranks.
+
+    Raises
+    ------
+    NotEmulatedError
+        Some are in no such group.
+    """
+    ranks, world = ranks_of(group), steps.worker.context.world_size
+    if ranks and len(ranks) * _degree(steps, module) != world:
+        raise NotEmulatedError(
+            f"a process_group of {len(ranks)} of {world} ranks around a model",
+            "all ranks, or a DeviceMesh's other dimension beside tensor parallelism",
+        )
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:

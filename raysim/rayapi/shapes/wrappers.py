@@ -20,6 +20,7 @@ import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from raysim.rayapi.shapes.plans import Wrapping
+from raysim.rayapi.shapes.spread import expect_whole
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.plan import DdpSettings
@@ -50,10 +51,12 @@ def install(r: Replaced) -> None:
 
 def _ddp(
     _real: Any, steps: Steps, self: Any, module: Any, *_positions: Any,
-    bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False, **_others: Any,
+    bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False,
+    process_group: Any = None, **_others: Any,
 ) -> None:  # fmt: skip
     """``DistributedDataParallel(module)``."""
     steps.worker.expect_group()
+    expect_whole(steps, module, process_group)
     if not any(p.requires_grad for p in module.parameters()):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that "

@@ -91,7 +91,7 @@ class Run:
     """What a library of the worker's does before the loop."""
     datasets: Mapping[str, Any] = field(default_factory=dict)
     """Of the trainer."""
-    brought: dict[tuple[int, int], dict[int, Any]] = field(default_factory=dict)
+    brought: dict[Any, dict[int, Any]] = field(default_factory=dict)
     """By group and meeting, what each rank exchanges."""
 
     def loop(self, context: RankContext) -> Ask:
@@ -129,7 +129,7 @@ class Worker:
         """GPUs that are there for it: those that the workers of its node hold together."""
         self.children: list[Any] = []
         """Processes that it has started by hand and not waited for (``shapes.processes``)."""
-        self._reports = self._exchanges = 0
+        self._reports, self._exchanges = 0, dict[Any, int]()
 
     @property
     def gpus(self) -> float:
@@ -275,21 +275,21 @@ class Worker:
             play(lambda _: self.context.move("write", size_bytes))
             self.phase("between")
 
-    def meet(self) -> None:
-        """A collective of the loop's own: all ranks wait for the last."""
+    def meet(self, ranks: tuple[int, ...] = ()) -> None:
+        """A collective of the loop's own: these ranks, or all, wait for the last."""
         if self.torch_steps is not None:
             self.torch_steps.synchronize()
         this_fiber().settle()
-        play(self.context.gang.meet)
+        play(lambda process: self.context.gang.meet(process, ranks))
 
-    def exchange(self, value: Any) -> list[Any]:
-        """Objects of all ranks, in order; what was exchanged two meetings ago everybody has."""
-        self._exchanges += 1
-        gang, brought = self.context.gang, self.run.brought
-        brought.pop((id(gang), self._exchanges - 2), None)
-        mine = brought.setdefault((id(gang), self._exchanges), {})
+    def exchange(self, value: Any, ranks: tuple[int, ...] = ()) -> list[Any]:
+        """Objects of ranks, in order; what was exchanged two meetings ago everybody has."""
+        self._exchanges[ranks] = count = self._exchanges.get(ranks, 0) + 1
+        who, brought = (id(self.context.gang), ranks), self.run.brought
+        brought.pop((*who, count - 2), None)
+        mine = brought.setdefault((*who, count), {})
         mine[self.context.rank] = copy.deepcopy(value)
-        self.meet()
+        self.meet(ranks)
         return [copy.deepcopy(mine[rank]) for rank in sorted(mine)]
 
     def sleep_ns(self, length_ns: int) -> None:

@@ -66,7 +66,7 @@ class Gang:
         """Of who plays a long stretch: note what has been done by an instant; the last step's end.
         """
         self._arrived: list[tuple[CoreProcess, Event]] = []
-        self._met: list[tuple[CoreProcess, Event]] = []
+        self._met: dict[tuple[int, ...], list[tuple[CoreProcess, Event]]] = {}
         self._last_end_ns = 0
         self._length_ns = 0
 
@@ -123,14 +123,16 @@ class Gang:
             self.env.sim.call_later(self._length_ns, self._stepped, arrived)
         yield wait_for(ended)
 
-    def meet(self, process: CoreProcess) -> Script:
-        """A barrier, or another small collective between steps: all wait for the last."""
+    def meet(self, process: CoreProcess, ranks: tuple[int, ...] = ()) -> Script:
+        """A barrier, or another small collective between steps: all wait for the last.
+
+        Of some ``ranks`` alone, or of all.
+        """
         yield sleep(0)  # a script may have run ahead of the clock
         ended = Event()
-        self._met.append((process, ended))
-        if len(self._met) == self.world_size and not self.over:
-            met, self._met = self._met, []
-            for each, event in met:
+        self._met.setdefault(ranks, []).append((process, ended))
+        if len(self._met[ranks]) == (len(ranks) or self.world_size) and not self.over:
+            for each, event in self._met.pop(ranks):
                 each.after(0, event.set)
         yield wait_for(ended)
 

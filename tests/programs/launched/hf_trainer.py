@@ -33,9 +33,11 @@ def main():
     (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(flags)
     config = AutoConfig.from_pretrained(Path(folder))
     attention = os.environ.get("ATTENTION", "sdpa")
-    model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation=attention
-    )
+    asked = {"dtype": torch.float32, "attn_implementation": attention}
+    if os.environ.get("DOOR") == "from_pretrained":
+        model = AutoModelForCausalLM.from_pretrained(folder, **asked)
+    else:
+        model = AutoModelForCausalLM.from_config(config, **asked)
     trainer = Trainer(
         model=model,
         args=args,

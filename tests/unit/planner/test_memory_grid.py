@@ -91,3 +91,26 @@ def test_a_guard_for_ci(capsys: pytest.CaptureFixture[str]):
     assert {"gpu_bytes", "host_bytes", "fits"} <= set(rows[0])
     assert main(["memory", "absent.json"]) == 2
     assert "absent.json" in capsys.readouterr().err
+
+
+def test_a_familys_own_positions_bound_the_length(tmp_path: Path):
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2}
+    path = tmp_path / ("a-name-that-" * 12 + "is-long.json")
+    path.write_text(json.dumps(config))
+    assert base_of(Grid(config=path)).spec.jobs[0].train.seq_len == 1024
+
+
+def test_why_nothing_can_be_and_what_a_quantised_checkpoint_is_taken_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, bits = tmp_path / "config.json", {"quant_method": "fp8", "fmt": "e4m3"}
+    path.write_text(json.dumps({"model_type": "nobodys", "hidden_size": 8}))
+    assert main(["memory", str(path), "-q", "--zero-stage", "0"]) == 1
+    assert "None of the layouts can be: model_type: unknown 'nobodys'" in capsys.readouterr().out
+    tiny = {"model_type": "llama", "num_hidden_layers": 2, "quantization_config": bits}
+    path.write_text(json.dumps(tiny))
+    assert main(["memory", str(path), "--zero-stage", "0"]) == 0
+    assert "quantization_config: fp8: taken as dequantized" in capsys.readouterr().out
+    path.write_text(json.dumps(tiny | {"quantization_config": None}))
+    assert main(["memory", str(path), "--zero-stage", "0"]) == 0
+    assert "Note" not in capsys.readouterr().out
