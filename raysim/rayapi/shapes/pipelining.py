@@ -30,6 +30,7 @@ from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.spread import degree
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
@@ -181,13 +182,13 @@ def _wrapping(
     if name is None:
         raise NotEmulatedError(type(schedule).__name__, ", ".join(SCHEDULES))
     within, world = describe(own[0].submod), steps.worker.context.world_size
-    if within.engine != "ddp" or within.tp > 1:
+    if within.engine != "ddp" or degree(steps, within) > 1:
         raise NotEmulatedError(
             "a sharded stage of a pipeline", "stages as they are, or DistributedDataParallel"
         )
     first = _first_layers(table.layers, ranks * len(own))
     return replace(
-        within, module=model, meets=within.meets or ranks == world,
+        within, module=model, meets=within.meets or ranks == world, among=within.among * ranks,
         mesh=Mesh(dp=world // ranks if within.meets else 1, pp=ranks),
         pipeline=PipelineSettings(
             stages=ranks, schedule=name, first_layers=first, pipe_partitioned=False,
