@@ -309,10 +309,17 @@ def _cuts(
 def _stacks(module: torch.nn.Module) -> Iterator[list[torch.nn.Module]]:
     """Children of the outermost containers that hold two or more modules of one class."""
     for child in module.children():
-        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and _repeats(child) > 1:
+        if _is_numbered(child) and _repeats(child) > 1:
             yield list(child.children())
         else:
             yield from _stacks(child)
+
+
+def _is_numbered(container: torch.nn.Module) -> bool:
+    """Whether its modules have numbers for names: a stage of a pipeline keeps them in a dict."""
+    if isinstance(container, torch.nn.ModuleDict):
+        return all(name.isdecimal() for name in container)
+    return isinstance(container, torch.nn.ModuleList | torch.nn.Sequential)
 
 
 def _repeats(modules: Sequence[torch.nn.Module] | torch.nn.Module) -> int:

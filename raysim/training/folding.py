@@ -60,6 +60,7 @@ def fold_of(plan: TrainingPlan) -> Fold | None:
     settings = plan.pipeline
     uneven = (
         settings.layers_per_stage
+        or settings.first_layers
         or settings.activation_checkpoint_interval
         or settings.num_layers_in_first_pipeline_stage is not None
         or settings.num_layers_in_last_pipeline_stage is not None

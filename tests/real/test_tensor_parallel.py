@@ -222,7 +222,9 @@ dist.broadcast(told, src=rank // 2 * 2 + 1, group=pair)
 here = dist.get_world_size(even), dist.get_rank(even)
 print(f"{rank} {int(counted)} {int(told)} {here}")
 if "wrap" in os.environ:
-    DistributedDataParallel(nn.Linear(2, 2).cuda(), process_group=pair)
+    model = DistributedDataParallel(nn.Linear(2, 2).cuda(), process_group=pair)
+    model(torch.ones(2, 2).cuda()).sum().backward()
+    torch.optim.SGD(model.parameters()).step()
 """
 
 

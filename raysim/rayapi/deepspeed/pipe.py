@@ -18,6 +18,7 @@ import torch
 from raysim.rayapi.deepspeed.engine import DeepSpeedEngine
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.known import META, to_device
+from raysim.rayapi.shapes.pipelining import role_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 
@@ -134,13 +135,15 @@ class PipelineEngine(DeepSpeedEngine):
             data_iter = self._own_data()
         for _ in range(self.gradient_accumulation_steps()):
             batch = next(data_iter)
-            if not self._steps.knows_pipeline(self, batch):
-                inputs, labels = _on_gpu(batch)
-                loss = self.module.loss_fn and partial(_loss, self.module.loss_fn, labels)
-                self._steps.learn_pipeline(self, self.module.layers, inputs, loss, batch)
+            role_of(self._steps, self, self.module.layers, batch, partial(self._parts, batch))
         self._take_step()
         self.micro_steps += self.gradient_accumulation_steps()
         return torch.empty((), device=META)
+
+    def _parts(self, batch: Any) -> Any:
+        """Inputs, and the loss of what the layers make of them."""
+        inputs, labels = _on_gpu(batch)
+        return inputs, self.module.loss_fn and partial(_loss, self.module.loss_fn, labels)
 
     def eval_batch(self, data_iter: Any, **_more: Any) -> Any:
         """Not emulated."""

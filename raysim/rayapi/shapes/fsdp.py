@@ -24,7 +24,6 @@ from torch.nn.modules.module import _IncompatibleKeys
 from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
-from raysim.rayapi.shapes.spread import expect_whole
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
@@ -75,7 +74,6 @@ def _version1(
     steps.worker.expect_group()
     if process_group is not None and not ranks_of(process_group):
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
-    expect_whole(steps, module, process_group)
     replicas = device_mesh.size(0) if getattr(device_mesh, "ndim", 1) == 2 else 1
     torch.nn.Module.__init__(self)
     self.training_state = TrainingState.IDLE
@@ -87,6 +85,7 @@ def _version1(
         module=module,
         engine="fsdp",
         meets=True,
+        among=len(ranks_of(process_group) or ()),
         fsdp=FsdpSettings(
             version=1,
             replicas=replicas,

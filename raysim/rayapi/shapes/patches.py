@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MethodType, SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.distributed as dist
 import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
+from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
@@ -30,6 +32,7 @@ from raysim.rayapi.shapes import (
     loader,
     mesh,
     numbers,
+    pipelining,
     processes,
     sharded,
     spread,
@@ -145,6 +148,8 @@ def torch_of_workers() -> Iterator[Replaced]:
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         numbers.install(_INSTALLED)
+        later = {"torch.distributed.pipelining": partial(pipelining.install, _INSTALLED)}
+        stack.enter_context(changed(later))
         yield _INSTALLED
 
 

@@ -52,6 +52,9 @@ class Wrapping:
     """None: all ranks are replicas, if they meet."""
     tp: int = 1
     """Ranks that share its parameters by ``DTensor``."""
+    among: int = 0
+    """Ranks of the process group that was said; 0: all."""
+    pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     copies: int = 1
     """GPUs of one process that each have a copy (``DataParallel``)."""
     optimizer: Optimizer | None = None
@@ -99,6 +102,7 @@ class Wrapping:
             optimizer=own,
             ddp=ddp,
             fsdp=self.fsdp,
+            pipeline=self.pipeline,
             gradient_clipping=clipping,
             tf32=asked_tf32(),
         )

@@ -28,7 +28,6 @@ from torch.distributed.tensor.parallel import loss
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.known import META
-from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
@@ -88,8 +87,20 @@ def _disabled(real: Callable[[], None], steps: Steps) -> None:
 
 
 def spread(steps: Steps, wrapping: Wrapping) -> Wrapping:
-    """With the ranks that its parameters are spread over."""
-    return replace(wrapping, tp=degree(steps, wrapping))
+    """With the ranks that its parameters are spread over.
+
+    Raises
+    ------
+    NotEmulatedError
+        Some ranks are in no such group as it is trained over.
+    """
+    tp, world = degree(steps, wrapping), steps.worker.context.world_size
+    if wrapping.among and wrapping.among * tp != world:
+        raise NotEmulatedError(
+            f"a process_group of {wrapping.among} of {world} ranks around a model",
+            "all ranks, or a DeviceMesh's other dimension beside tensor parallelism or a pipeline",
+        )
+    return replace(wrapping, tp=tp)
 
 
 def degree(steps: Steps, wrapping: Wrapping) -> int:
@@ -116,22 +127,6 @@ def _degree(steps: Steps, module: Any) -> int:
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
             steps.say(APART.format(ranks))
     return sizes.pop() if sizes else 1
-
-
-def expect_whole(steps: Steps, module: Any, group: Any) -> None:
-    """A wrapper's group is of all data-parallel ranks.
-
-    Raises
-    ------
-    NotEmulatedError
-        Some are in no such group.
-    """
-    ranks, world = ranks_of(group), steps.worker.context.world_size
-    if ranks and len(ranks) * _degree(steps, module) != world:
-        raise NotEmulatedError(
-            f"a process_group of {len(ranks)} of {world} ranks around a model",
-            "all ranks, or a DeviceMesh's other dimension beside tensor parallelism",
-        )
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:

@@ -300,26 +300,16 @@ class Steps:
 
     # ---- pipelines -------------------------------------------------------------------------------
 
-    def knows_pipeline(self, module: Any, batch: Any) -> bool:
-        """Whether a micro-batch of these shapes has been traced."""
+    def begin_pipeline(self, module: Any, batch: Any) -> AskedFor:
+        """A step of a model whose stages ranks share; what tells its micro-batches from others."""
         self._key, self._module = self._key_of(module, (batch,), {}, learns=True), module
-        return self._key in self.shared.roles
+        return self._key
 
-    def learn_pipeline(
-        self, module: Any, layers: Any, inputs: Any, loss: Callable[[Any], Any] | None, batch: Any
-    ) -> None:
-        """Trace all layers of a pipeline at once."""
-        key = self._key_of(module, (batch,), {}, learns=True)
-        self.recomputes = False
-        with self.tracing(self._module):
-            model = trace(
-                layers, with_values(inputs), loss=loss, name=type(describe(module).module).__name__,
-                script=Script(unknown=no_value),
-            )  # fmt: skip
-        self.shared.roles[key] = Role(
-            outputs=None, model=model, recomputes=self.recomputes, batch=samples_of(inputs),
-            input_bytes=bytes_of(inputs),
-        )  # fmt: skip
+    def pipeline_ran(self, micro_batches: int) -> None:
+        """Forward and backward of a step, whose time passes at the update."""
+        self._micro += micro_batches
+        self._gradients = self.optimizers.has_gradients = True
+        after_backward(self)
 
     # ---- the update ------------------------------------------------------------------------------
 

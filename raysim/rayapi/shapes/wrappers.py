@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import Wrapping
-from raysim.rayapi.shapes.spread import expect_whole
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.plan import DdpSettings
@@ -56,7 +56,6 @@ def _ddp(
 ) -> None:  # fmt: skip
     """``DistributedDataParallel(module)``."""
     steps.worker.expect_group()
-    expect_whole(steps, module, process_group)
     if not any(p.requires_grad for p in module.parameters()):
         raise RuntimeError(
             "DistributedDataParallel is not needed when a module doesn't have any parameter that "
@@ -68,6 +67,7 @@ def _ddp(
     self.raysim_wrapping = Wrapping(
         module=module,
         meets=True,
+        among=len(ranks_of(process_group) or ()),
         ddp=DdpSettings(
             bucket_cap_mb=25.0 if bucket_cap_mb is None else float(bucket_cap_mb),
             gradient_as_bucket_view=gradient_as_bucket_view,

@@ -188,6 +188,8 @@ def stage_bounds(
     stages = ranks * chunks
     if stages == 1:
         return [0, len(layers)]
+    if settings.first_layers:
+        return [*settings.first_layers, len(layers)]
     if settings.layers_per_stage:
         if len(settings.layers_per_stage) != stages:
             raise ScenarioError(

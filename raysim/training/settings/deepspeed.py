@@ -152,6 +152,8 @@ class PipelineSettings:
     """Stages ("model chunks") per rank; None: the schedule's own number, or one."""
     layers_per_stage: tuple[int, ...] = ()
     """Blocks of each stage in the model's order; (): by ``partition_method``."""
+    first_layers: tuple[int, ...] = ()
+    """Where each stage begins in the model's layers, of a script that made them; (): as above."""
     num_layers_in_first_pipeline_stage: int | None = None
     """Blocks of the first rank; this and what follows by Megatron-LM's names."""
     num_layers_in_last_pipeline_stage: int | None = None
