@@ -76,6 +76,7 @@ def assemble(
     visits = _layers(walk.visits, stacked)
     writer = _Writer(listener, compute, lifetimes)
     entries = [e for v in visits for e in v.entries if e.calls or e.parameters]
+    writer.tangents = sum(sizes[listener.key(t)] for t in outputs if _has_zeros(listener, t))
     writer.modules = {id(c): i for i, e in enumerate(entries) for c in e.calls}
     layers = [writer.layer(v, _place(i, visits, stacked)) for i, v in enumerate(visits)]
     if has_loss and stacked != "sequential":
@@ -101,6 +102,16 @@ def assemble(
         vocab_size=next((shape[0] for shape in matrices), None) if look_up else None,
         config_dtype=config_dtype,
     )
+
+
+def _has_zeros(listener: Listener, output: torch.Tensor) -> bool:
+    """Whether a compiled function's backward is given zeros for it.
+
+    It is, of every output that the loss does not come from (``torch.autograd.Function`` makes them
+    unless ``set_materialize_grads(False)``, which AOTAutograd does not call).
+    """
+    within = listener.loss is not None and listener.loss.compiled
+    return within and listener.grows(output) and output.requires_grad
 
 
 def _hidden(visits: Sequence[Visit], stacked: str) -> tuple[int, int]:
@@ -166,6 +177,9 @@ class _Writer:
         self._lifetimes = lifetimes
         self.modules: dict[int, int] = {}
         """The place of each call's module among all."""
+        self.tangents = 0
+        """Bytes of zeros that a compiled loss's backward is given."""
+        self._loss = listener.loss
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
         self._prefix = ""
@@ -254,7 +268,7 @@ class _Writer:
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
-            scratch_backward=self._scratch(*(in_backward(calls) if is_loss else _beside(calls))),
+            scratch_backward=self._scratch(*self._in_backward(calls)),
             handed=None if is_loss else handed / self.compute.itemsize / batch,
             read_after=after,
             gradient=self._gradient(calls),
@@ -264,6 +278,13 @@ class _Writer:
             gradients=_gradients(head),
             compiled=head.compiled if self.has_compiled else None,
         )
+
+    def _in_backward(self, calls: Sequence[Call]) -> Sequence[int]:
+        """Bytes that live within it."""
+        if calls[0].kind != "loss":
+            return _beside(calls)
+        beside, made = in_backward(calls)
+        return beside + (self.tangents if any(c is self._loss for c in calls) else 0), made
 
     def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
         """Gradients beside the backward of the call beside whose the most wait."""

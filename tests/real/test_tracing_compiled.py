@@ -12,7 +12,9 @@ pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from functorch.compile import make_boxed_func  # noqa: E402
 from torch import nn  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from raysim.models import huggingface  # noqa: E402
@@ -253,6 +255,40 @@ def test_only_what_was_given_to_the_compiler_changes() -> None:
     assert without[0] == without[1]
     block = told(module[1], torch.zeros(BATCH, TOKENS, WIDTH), loss=None)
     assert {o.compiled for o in operators(block)} == {True}
+
+
+class WithLogits(Lm):
+    """Which hands out its logits beside the loss, as nanoGPT's does."""
+
+    def forward(self, ids: Any) -> Any:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x)).float()
+        return logits, functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+def test_backward_is_given_zeros_for_logits_that_a_compiled_loss_is_not_made_of() -> None:
+    ids = torch.zeros(BATCH, TOKENS, dtype=torch.int64)
+    given: list[tuple[int, ...]] = []
+
+    def backward(graph: Any, examples: Any) -> Any:
+        given.extend(tuple(t.shape) for t in examples if isinstance(t, torch.Tensor))
+        return make_boxed_func(graph.forward)
+
+    def forward(graph: Any, _examples: Any) -> Any:
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=backward)
+    torch.compile(WithLogits(Gpt, 2), backend=backend)(ids)[1].backward()
+    tangents = given.count((BATCH, TOKENS, VOCABULARY))
+    alone, both = (
+        sum(s.numel for o in operators(m, loss=True) for s in o.scratch_backward)
+        for m in (told(Lm(Gpt), ids), told(WithLogits(Gpt), ids, loss=lambda out: out[1]))
+    )
+    assert tangents >= 1
+    assert both - alone == TOKENS * VOCABULARY
 
 
 def test_layers_alike_are_compiled_once() -> None:
