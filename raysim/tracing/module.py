@@ -80,8 +80,7 @@ def trace(
         Runs in training mode on the meta device; it is copied, not changed.
     example_inputs
         A tensor, a sequence of positional or a mapping of keyword arguments; real or meta. The
-        first tensor's leading dimension is the batch. Give two samples or more: with
-        one, what does not grow with the batch cannot always be told from what does.
+        first one's leading dimension is the batch: of two samples or more, that what grows shows.
     name
         Of the model; None: its class name.
     loss

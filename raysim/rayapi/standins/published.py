@@ -1,9 +1,9 @@
 """What is published of data sets: rows by split, columns, sizes.
 
 Real counterparts: the files themselves, which need not be on this machine. ``vision.csv`` has those
-of torchvision, ``hub.csv`` those of the Hugging Face Hub, each row with its source. Rows and
-columns of the hub's are those of each data set's page; lengths of texts there are means in
-characters, rounded, where nothing else is said assumed.
+of torchvision, ``hub.csv`` those of the Hugging Face Hub, each row with its source: where its rows
+and columns were seen, or that they are from memory. Lengths of texts are means in characters,
+rounded, near the published bytes of a row where those are known, else assumed.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from raysim.rayapi.standins import hub, text
+from raysim.rayapi.standins.absent.rows import Dataset
 from raysim.rayapi.standins.columns import bank_rows
 from raysim.rayapi.standins.published import Column, Table, pictures, tables
 
@@ -63,3 +64,11 @@ def test_files_of_the_hub_name_their_data_set() -> None:
     files = {"train": "hf://datasets/nyu-mll/glue@refs/convert/parquet/cola/train/0000.parquet"}
     assert hub.of_hub(files) == ("nyu-mll/glue", "cola")
     assert hub.of_hub({"train": "data/train.json"}) is None
+
+
+def test_columns_of_columns_are_flattened() -> None:
+    """As scripts of ELI5 and SQuAD ask: ``answers.text``."""
+    rows = Dataset.from_dict({"id": ["a"], "answers": [{"text": ["x"], "answer_start": [0]}]})
+    assert rows.flatten().bank == {
+        "id": ["a"], "answers.text": [["x"]], "answers.answer_start": [[0]],
+    }  # fmt: skip

@@ -254,6 +254,16 @@ class Dataset:
         """Values of a column."""
         return list(dict.fromkeys(self.bank[column]))
 
+    def flatten(self, *_: Any, **__: Any) -> Dataset:
+        """Columns of columns by themselves: ``answers.text``."""
+        bank: Batch = {}
+        for name, values in self.bank.items():
+            if values and isinstance(values[0], dict) and "array" not in values[0]:
+                bank |= {f"{name}.{inner}": [v[inner] for v in values] for inner in values[0]}
+            else:
+                bank[name] = values
+        return self._of(bank)
+
     def flatten_indices(self, **_: Any) -> Dataset:
         """As it is."""
         return self
