@@ -5,8 +5,9 @@ show each other their stages, the first its inputs and the last its loss; one tr
 a single model, which the training tower cuts again where the stages do.
 
 Simplified: between two stages' blocks, what ends one and what begins the next belongs to the
-earlier. Chunks are even. A plain 1F1B sends as Megatron-LM does (both batch a send and a receive)
-and keeps a stage's outputs no longer than it, which torch does until their backward.
+earlier. Chunks are even; of several outputs the first is handed back. A plain 1F1B sends as
+Megatron-LM does (both batch a send and a receive) and keeps a stage's outputs no longer than it,
+which torch does until their backward.
 
 Not modelled: stages within FSDP or of ``DTensor``, ``eval()``, ``pipeline()`` (a model split by
 tracing), ``ScheduleLoopedBFS``, schedules from files, skip connections between stages.
@@ -33,6 +34,7 @@ from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.shapes.spread import degree
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
+from raysim.tracing.operators import tensors
 from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
 from raysim.training.settings.parallel import Mesh
 
@@ -136,7 +138,7 @@ def _step(
     outputs: list[torch.Tensor] = []
 
     def loss(made: Any) -> Any:
-        outputs[:] = [made]
+        outputs[:] = [next(tensors(made))]
         return self._loss_fn(made, batch[2], **(loss_kwargs or {}))
 
     role = role_of(steps, model, model, batch, lambda: (batch[:2], loss))
@@ -144,9 +146,10 @@ def _step(
         role.outputs = outputs[0].shape, outputs[0].dtype
     model.raysim_wrapping = _wrapping(self, steps, model, role.model, own, len(ranks))
     steps.pipeline_ran(count)
-    if own[-1].is_last and losses is not None:
+    ends = any(stage.is_last for stage in own)
+    if ends and losses is not None:
         losses[:] = [torch.empty((), device=META) for _ in range(count)]
-    if not (own[-1].is_last and return_outputs):
+    if not (ends and return_outputs):
         return None
     (first, *more), dtype = role.outputs
     return torch.empty(first * count, *more, dtype=dtype, device=META)
