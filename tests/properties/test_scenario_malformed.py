@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from raysim.errors import ScenarioError
-from raysim.scenario.build import build_cluster, build_job, build_model
+from raysim.scenario.build import build_cluster, build_job
 from raysim.scenario.load import load
 
 BASE = Path(__file__).parents[1] / "data" / "malformed" / "base"
@@ -45,7 +45,7 @@ def answer(files: dict[str, str | bytes]) -> list[str]:
         try:
             scenario = load(folder)
             build_cluster(scenario)
-            build_job(scenario, build_model(scenario))
+            build_job(scenario)
         except ScenarioError as error:
             return checked(error)
         assert all("\n" not in str(p) for p in (*scenario.notes, *scenario.warnings))

@@ -71,7 +71,9 @@ tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
 metric = evaluate.load("glue", "mrpc")
 data = load_dataset("glue", "mrpc")
 data = data.map(
-    lambda rows: tokenizer(rows["sentence1"], rows["sentence2"], truncation=True),
+    lambda rows: tokenizer(
+        rows["sentence1"], rows["sentence2"], truncation=True, max_length=128
+    ),
     batched=True, num_proc=4, remove_columns=["idx", "sentence1", "sentence2"],
 ).rename_column("label", "labels")
 print(data["train"].num_rows, data["validation"].column_names)

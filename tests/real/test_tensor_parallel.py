@@ -23,6 +23,7 @@ from tests.real.training_script_parts import machines  # noqa: E402
 
 Exchanged = Counter[tuple[str, str, int]]
 NORMS, WIDTH = 5, 256
+RUN = "torch.distributed.run"
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_ranks_exchange_what_those_of_real_torch_do(
 def test_spread_tensors_are_as_on_real_ranks() -> None:
     words = ["--nproc-per-node", "2"]
     real = said_by(
-        ["torchrun", *words, str(PROGRAMS / "spread.py"), "cpu"],
+        [sys.executable, "-m", RUN, *words, str(PROGRAMS / "spread.py"), "cpu"],
         {**os.environ, "OMP_NUM_THREADS": "1"},
     )
     ours, _ = launched("torchrun", *words, "spread.py", "cuda", spec=machines())

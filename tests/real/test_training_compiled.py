@@ -100,7 +100,7 @@ def test_what_is_compiled_decides_on_what_is_kept_and_how_long_it_takes() -> Non
     eager_s, eager_peak = found["eager"]
     assert found["model"] == found["method"] == found["ddp"]
     assert found["model"][0] < 0.8 * eager_s
-    assert found["model"][1] < 0.75 * eager_peak
+    assert found["model"][1] < 0.8 * eager_peak
     assert found["blocks"] == pytest.approx(found["model"], rel=0.02)
     assert found["model"][0] < found["loss"][0] < eager_s
     assert found["loss"][1] < eager_peak

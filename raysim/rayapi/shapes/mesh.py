@@ -42,7 +42,7 @@ def install(r: Replaced) -> None:
 def group_of(ranks: Sequence[int], me: int) -> Any:
     """The group of these ranks, as one of them has it."""
     name = f"raysim_{me}_in_{'_'.join(map(str, ranks))}"
-    if name not in _GROUPS:
+    if name not in _GROUPS or not _is_registered(name):
         made: Any = dist.ProcessGroup  # whose other constructors are not typed
         group = made(place := ranks.index(me), len(ranks))
         nobody = _C.FakeProcessGroup._create_internal(place, len(ranks))  # noqa: SLF001
@@ -53,6 +53,15 @@ def group_of(ranks: Sequence[int], me: int) -> Any:
         _C._register_process_group(name, group)  # noqa: SLF001
         _GROUPS[name] = group
     return _GROUPS[name]
+
+
+def _is_registered(name: str) -> bool:
+    """No longer, once somebody has destroyed all of torch's groups."""
+    try:
+        _C._resolve_process_group(name)  # noqa: SLF001
+    except RuntimeError:
+        return False
+    return True
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
