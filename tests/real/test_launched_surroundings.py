@@ -215,3 +215,25 @@ def test_a_model_may_gather_from_all_ranks_under_autocast(tmp_path: Path) -> Non
     )
     _, report = launched("torchrun", "--nproc-per-node", "4", str(script))
     assert sum(row[1] for row in report.tables[0].rows) == 3
+
+
+MAKES = """
+import os, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i):
+        time.sleep(0.1 if os.environ["RANK"] == "0" else 0.5)
+        return torch.ones(4)
+torch.distributed.init_process_group("nccl")
+for batch in DataLoader(Slow(), 8):
+    torch.distributed.barrier()
+print("made")
+"""
+
+
+def test_workers_that_make_batches_at_once_leave_no_profiler_on(tmp_path: Path) -> None:
+    (tmp_path / "makes.py").write_text(MAKES)
+    lines, _ = launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "makes.py"))
+    assert lines == ["made"] * 2
+    assert sys.getprofile() is None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -167,7 +167,12 @@ def _operator(
 
 
 class _Interpreter:
-    """Counts calls of Python and C functions in one fiber."""
+    """Counts calls of Python and C functions in one fiber, while others count theirs."""
+
+    _counting: ClassVar[dict[Any, _Interpreter]] = {}
+    """By fiber: one may begin before another has ended, and end after it."""
+    _before: ClassVar[Any] = None
+    """Whose profiler the thread had."""
 
     def __init__(self) -> None:
         self.python = self.c = 0
@@ -176,19 +181,25 @@ class _Interpreter:
         self._inside = 0
         """Frames of onlookers on the stack."""
         self._fiber = HUB.current
-        self._before: Any = None
+        self._outer: _Interpreter | None = None
 
     def __enter__(self) -> _Interpreter:
-        self._before = sys.getprofile()
-        sys.setprofile(self._event)
+        if not self._counting:
+            _Interpreter._before = sys.getprofile()
+            sys.setprofile(_event)
+        self._outer = self._counting.get(self._fiber)
+        self._counting[self._fiber] = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._before)
+        del self._counting[self._fiber]
+        if self._outer is not None:
+            self._counting[self._fiber] = self._outer
+        if not self._counting:
+            sys.setprofile(self._before)
 
-    def _event(self, frame: Any, event: str, arg: Any) -> None:
-        if HUB.current is not self._fiber:
-            return
+    def event(self, frame: Any, event: str, arg: Any) -> None:
+        """As ``sys.setprofile`` tells it."""
         code = frame.f_code
         looks_on = self._looks_on.get(code)
         if looks_on is None:
@@ -215,6 +226,12 @@ class _Interpreter:
     def work(self) -> Work:
         """Of all calls."""
         return Work(self.python * PYTHON_CALL_S + self.c * C_CALL_S)
+
+
+def _event(frame: Any, event: str, arg: Any) -> None:
+    counting = _Interpreter._counting.get(HUB.current)  # noqa: SLF001
+    if counting is not None:
+        counting.event(frame, event, arg)
 
 
 @contextmanager
