@@ -30,7 +30,7 @@ from raysim.models.table import (
 from raysim.tracing.lifetimes import Lifetimes, in_backward
 from raysim.tracing.operators import Call, Kept
 from raysim.tracing.recording import Listener
-from raysim.tracing.storages import local_part
+from raysim.tracing.storages import bytes_of
 from raysim.tracing.walk import LOSS, Entry, Visit, Walk
 
 FUSED = ("norm", "elementwise", "routing", "loss", "other")
@@ -62,11 +62,11 @@ def assemble(
     """
     ran = [c for v in walk.visits for c in v.calls]
     kept = {k.key for c in ran for k in c.keeps}
-    sizes = {listener.key(t): t.untyped_storage().nbytes() for t in outputs if listener.grows(t)}
+    sizes = {listener.key(t): bytes_of(t) for t in outputs if listener.grows(t)}
     lifetimes = Lifetimes(ran, sizes if lets_go else {})
     for t in () if lets_go else outputs:
         if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
-            size = local_part(t).untyped_storage().nbytes()
+            size = sizes[listener.key(t)]
             listener.loss.keeps.append(Kept(listener.key(t), size, t.dtype, returned=True))
     unused = walk.unused()
     if unused:

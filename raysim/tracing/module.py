@@ -37,7 +37,7 @@ from raysim.tracing.operators import tensors
 from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
-from raysim.tracing.storages import key_of, local_part
+from raysim.tracing.storages import is_spread, key_of
 from raysim.tracing.walk import LOSS, Walk
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
@@ -116,7 +116,7 @@ def trace(
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
-    with unheard() if any(local_part(p) is not p for p in model.parameters()) else nullcontext():
+    with unheard() if is_spread(model) else nullcontext():
         outputs, has_loss = _run(model, given, loss, listener, casts)
         exchange_gradients(model, walk, listener.width)
     listener.hold(script.held() if script else ())
@@ -162,7 +162,7 @@ def _saying(say: Callable[[str], object] | None) -> Iterator[None]:
 
 def _refuse_spread(model: torch.nn.Module) -> None:
     """Fake tensors of parts are not followed."""
-    if any(local_part(p) is not p for p in model.parameters()):
+    if is_spread(model):
         raise RuntimeError("its parameters are DTensor")
 
 

@@ -28,7 +28,7 @@ from raysim.tracing import attention, composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
-from raysim.tracing.storages import PLAIN, key_of, local_part
+from raysim.tracing.storages import PLAIN, bytes_of, is_spread, key_of, local_part
 from raysim.tracing.values import Values
 from raysim.tracing.waiting import Waiting
 from raysim.tracing.walk import Walk
@@ -72,7 +72,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._deaf = False
         self._backward = False
         self._calls: dict[int, Call] = {}
-        self._spreads = any(local_part(p) is not p for p in model.parameters())
+        self._spreads = is_spread(model)
         """An operator of tensors that are spread over ranks is several of a rank's, views first."""
         self._weak: set[int] = set()
         """Numbers of which only views and small operators have been heard."""
@@ -119,8 +119,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """``pack`` of ``saved_tensors_hooks``: the operator that just drew a number saves this."""
-        size = local_part(tensor).untyped_storage().nbytes()
-        kept = Kept(self.key(tensor), size, tensor.dtype)
+        kept = Kept(self.key(tensor), bytes_of(tensor), tensor.dtype)
         self._keeps.append((_drawn(), self._latest, kept))
         return tensor
 
@@ -147,8 +146,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = {k.key for call in self._calls.values() for k in call.keeps}
         for t in made:
             if self.loss is not None and self.grows(t) and self.key(t) not in kept:
-                size = local_part(t).untyped_storage().nbytes()
-                self.loss.keeps.append(Kept(self.key(t), size, t.dtype))
+                self.loss.keeps.append(Kept(self.key(t), bytes_of(t), t.dtype))
 
     def __torch_dispatch__(
         self,
@@ -276,7 +274,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _bytes(self, out: object) -> dict[int, int]:
         """Of results that grow with the batch, by storage."""
         made = (t for t in tensors(out) if self.grows(t))
-        return {self.key(t): local_part(t).untyped_storage().nbytes() for t in made}
+        return {self.key(t): bytes_of(t) for t in made}
 
     def _add(self, call: Call, out: object) -> None:
         entry = self.walk.entry()

@@ -22,3 +22,13 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 def key_of(tensor: torch.Tensor) -> int:
     """Identity of its storage, as long as that lives: on meta it has no address."""
     return int(local_part(tensor).untyped_storage()._cdata)  # noqa: SLF001  (it has no other)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Of the storage that its part lies in, whole."""
+    return local_part(tensor).untyped_storage().nbytes()
+
+
+def is_spread(model: torch.nn.Module) -> bool:
+    """Whether ranks share its parameters."""
+    return any(local_part(p) is not p for p in model.parameters())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from raysim.tracing.storages import key_of, local_part
+from raysim.tracing.storages import bytes_of, key_of
 
 LEAST_BYTES = 2**20
 """Smaller ones come from the allocator's pool of small blocks."""
@@ -63,7 +63,7 @@ class Waiting:
         taken = {key(t) for t in given} | set(outputs)
         found = {k: size for k, size in self._made.items() if k not in taken}
         for k, t in outputs.items():
-            size = local_part(t).untyped_storage().nbytes()
+            size = bytes_of(t)
             if size >= LEAST_BYTES:
                 self._made[k] = size
         return found

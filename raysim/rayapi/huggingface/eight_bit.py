@@ -83,10 +83,15 @@ def _eight_bit(kind: Any) -> type:
 
 def stored_so(table: Model, module: Any) -> Model:
     """The table of a model, some of whose modules were converted."""
-    found = {
-        f"{name}.weight".replace(f"{INSIDE}.", ""): getattr(m, THRESHOLD)
-        for name, m in module.named_modules() if hasattr(m, THRESHOLD)
-    }  # fmt: skip
+    found = marked(module, THRESHOLD)
     if not found:
         return table
     return in_eight_bits(table, found.keys(), threshold=next(iter(found.values())))
+
+
+def marked(module: Any, mark: str) -> dict[str, Any]:
+    """What converted modules say by an attribute, by the name of their weight."""
+    return {
+        f"{name}.weight".replace(f"{INSIDE}.", ""): getattr(m, mark)
+        for name, m in module.named_modules() if hasattr(m, mark)
+    }  # fmt: skip

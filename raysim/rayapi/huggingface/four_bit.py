@@ -21,7 +21,6 @@ import torch
 from raysim.models.four_bit import in_four_bits
 from raysim.models.table import Model
 from raysim.rayapi.huggingface import eight_bit
-from raysim.rayapi.shapes.plans import INSIDE
 from raysim.rayapi.unsupported import NotEmulatedError
 
 DOUBLE = "raysim_double_quant"
@@ -118,10 +117,7 @@ def _within(name: str, left: tuple[str, ...]) -> bool:
 
 def stored_as_asked(table: Model, module: Any) -> Model:
     """The table of a model, some of whose modules were converted."""
-    found = {
-        f"{name}.weight".replace(f"{INSIDE}.", ""): getattr(m, DOUBLE)
-        for name, m in module.named_modules() if hasattr(m, DOUBLE)
-    }  # fmt: skip
+    found = eight_bit.marked(module, DOUBLE)
     if not found:
         return eight_bit.stored_so(table, module)
     return in_four_bits(table, double=next(iter(found.values())), chosen=found.keys())

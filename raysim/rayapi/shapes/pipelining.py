@@ -110,6 +110,8 @@ class _Stages(torch.nn.Module):
     def __init__(self, stages: Iterable[torch.nn.Module]) -> None:
         super().__init__()
         self.raysim_wrapping: Any = None
+        self.table: Any = None
+        """Whose layers that has cut."""
         for i, stage in enumerate(stages):
             self.add_module(f"stage_{i}", stage)
 
@@ -132,7 +134,7 @@ def _step(
     ranks = ranks_of(own[0].group) or range(steps.worker.expect_group().context.world_size)
     brought = _Brought(stages=own, args=args, kwargs=kwargs, target=target)
     everyone = steps.worker.exchange(brought)
-    line = [everyone[rank] for rank in ranks]
+    line = _in_order(everyone[rank] for rank in ranks)
     model, count = _model_of(self, line), self._n_microbatches
     batch = _micro_batch(line, count)
     outputs: list[torch.Tensor] = []
@@ -144,7 +146,9 @@ def _step(
     role = role_of(steps, model, model, batch, lambda: (batch[:2], loss))
     if outputs:
         role.outputs = outputs[0].shape, outputs[0].dtype
-    model.raysim_wrapping = _wrapping(self, steps, model, role.model, own, len(ranks))
+    if model.table is not role.model:
+        model.raysim_wrapping = _wrapping(self, steps, model, role.model, own, len(ranks))
+        model.table = role.model
     steps.pipeline_ran(count)
     ends = any(stage.is_last for stage in own)
     if ends and losses is not None:
@@ -155,24 +159,30 @@ def _step(
     return torch.empty(first * count, *more, dtype=dtype, device=META)
 
 
-def _model_of(schedule: Any, line: Sequence[_Brought]) -> _Stages:
+_Line = list[tuple[Any, _Brought]]
+
+
+def _in_order(ranks: Iterable[_Brought]) -> _Line:
+    """A pipeline's stages, each with what its rank has brought."""
+    return sorted(((s, b) for b in ranks for s in b.stages), key=lambda pair: pair[0].stage_index)
+
+
+def _model_of(schedule: Any, line: _Line) -> _Stages:
     """The same one each time, for this rank."""
     own = vars(schedule)
     if "raysim_stages" not in own:
-        stages = sorted((s for b in line for s in b.stages), key=lambda s: s.stage_index)
-        own["raysim_stages"] = _Stages(describe(s.submod).module for s in stages)
+        own["raysim_stages"] = _Stages(describe(stage.submod).module for stage, _ in line)
     found: _Stages = own["raysim_stages"]
     return found
 
 
-def _micro_batch(line: Sequence[_Brought], count: int) -> tuple[Any, ...]:
+def _micro_batch(line: _Line, count: int) -> tuple[Any, ...]:
     """The first stage's inputs, each stage's keywords, the last one's target."""
 
     def part(t: torch.Tensor) -> torch.Tensor:
         return t[: -(-t.shape[0] // count)] if t.dim() else t
 
-    stages = sorted(((s, b) for b in line for s in b.stages), key=lambda sb: sb[0].stage_index)
-    found = stages[0][1].args, [b.kwargs for _, b in stages], stages[-1][1].target
+    found = line[0][1].args, [brought.kwargs for _, brought in line], line[-1][1].target
     parts: tuple[Any, ...] = tree_map_only(torch.Tensor, part, found)
     return parts
 

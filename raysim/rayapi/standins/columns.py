@@ -40,7 +40,7 @@ def _characters(column: Column) -> float:
 def value(column: Column, place: int, config: str) -> Any:
     """Of a column, in one of the bank's rows."""
     if column.kind == "pair":
-        first, _, second = config.rpartition("-")[0].rpartition("-")[2], "", config[-2:]
+        first, second = config.rpartition("-")[0].rpartition("-")[2], config[-2:]
         made = text(column.sizes[0], place)
         return {first or "en": made, second: made}
     if column.kind in _TURNS:
