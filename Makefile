@@ -37,8 +37,9 @@ demo: $(VENV)/.core
 # processes.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/$(VENV)/torch_extensions
 test: export PYTHONDONTWRITEBYTECODE =
+# A worker that crashes ends the run: with another in its place, loadgroup waits for ever.
 test: $(VENV)/.all $(VENV)/.browser
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup \
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --max-worker-restart 0 \
 		-m 'not benchmark and not exhaustive'
 
 lint: $(VENV)/.all

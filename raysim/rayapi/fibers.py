@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import operator
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 MAX_LEAD_NS = 10_000_000
 """A program that only submits still lets the clock follow this closely."""
+
+_UNWOUND = 64
+"""Frames of C that torch looks at for each error it raises (``c10::get_backtrace``): below a
+greenlet's first frame lies another's stack, where the unwinder ends the process."""
 
 STUBBORN = 1_000
 """Calls after which a program that catches its own end is left where it stands."""
@@ -191,7 +196,7 @@ class Fiber:
         elif not self.process.gone:
             idle = self.process.session.greenlets
             new = not idle
-            self.greenlet = greenlet(_fibers, self.process.session.hub) if new else idle.pop()
+            self.greenlet = greenlet(_deep, self.process.session.hub) if new else idle.pop()
             self.process.session.fibers[self] = None
             self._slice(self.greenlet.switch, [self] if new else self)
 
@@ -335,6 +340,12 @@ def let_go(fibers: list[Fiber]) -> None:
         for fiber in fibers:
             fiber.process.session.fibers.pop(fiber, None)
             fiber.abandon()
+
+
+def _deep(first: list[Fiber]) -> None:
+    """``_fibers`` on as many frames of C as anybody unwinds."""
+    frames: list[Any] = [operator.call] * _UNWOUND
+    operator.call(*frames, _fibers, first)
 
 
 def _fibers(first: list[Fiber]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -31,6 +32,23 @@ def test_a_thousand_tasks_take_as_many_greenlets_as_run_at_once() -> None:
         return greenlets() - before
 
     assert run(main) <= 2
+
+
+def test_who_unwinds_a_program_s_stack_does_not_come_to_its_end() -> None:
+    """As torch does for each error: 64 frames, and one that it skips (``c10::get_backtrace``)."""
+    frames = 65
+
+    def last_unwound() -> int:
+        """Where the last eight of them return to: so few places where one function calls itself."""
+        found = (ctypes.c_void_p * frames)()
+        ctypes.CDLL(None).backtrace(found, frames)
+        return len(set(found[-8:]))
+
+    def main() -> list[int]:
+        ray.init(num_cpus=1)
+        return [last_unwound(), ray.get(ray.remote(last_unwound).remote())]
+
+    assert max(run(main)) <= 2
 
 
 def swap(word: str) -> str:
