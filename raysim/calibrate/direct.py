@@ -32,6 +32,8 @@ class Said:
     how: str
     less: str = ""
     """The operation whose value is taken from its own."""
+    times: int = 1
+    """How often it is."""
 
 
 def last(rows: Rows) -> float | None:
@@ -49,6 +51,24 @@ def slope(rows: Rows) -> float | None:
     low, high = rows[0], rows[-1]
     many = count_of(high) - count_of(low)
     return (high.value - low.value) / many if many else None
+
+
+def rate_of_more(rows: Rows) -> float | None:
+    """Bytes per second of what larger objects have more; None if all are of one size."""
+    (few, few_s), (many, many_s) = _smallest_and_largest(rows)
+    return (many - few) / (many_s - few_s) if many_s > few_s else None
+
+
+def time_at_no_size(rows: Rows) -> float | None:
+    """Seconds of an object, less those of its bytes; None if all are of one size."""
+    (few, few_s), (many, many_s) = _smallest_and_largest(rows)
+    return few_s - few * (many_s - few_s) / (many - few) if many_s > few_s else None
+
+
+def _smallest_and_largest(rows: Rows) -> list[tuple[int, float]]:
+    """Bytes and seconds of rows that say bytes per second."""
+    sizes = sorted((int(row.parameters["bytes"]), row.value) for row in rows)
+    return [(size_bytes, size_bytes / rate) for size_bytes, rate in (sizes[0], sizes[-1])]
 
 
 def spread(rows: Rows) -> float | None:
@@ -95,7 +115,11 @@ SAID = (
     Said("node_background_cores", "work_background", last, "work of all other threads"),
     Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
     Said("spill_again_bytes_per_s", "spill_again", first, "rate of the largest objects"),
-    Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),
+    Said("restore_bytes_per_s", "restore", rate_of_more, "slope over bytes"),
+    Said(
+        "restore_ns", "restore", time_at_no_size, "time of an object at no size, less two calls of "
+        "an actor, as its owner and its worker are asked", less="actor_call_sync", times=2,
+    ),
 )  # fmt: skip
 
 
@@ -118,7 +142,7 @@ def direct_constants(folder: Path) -> dict[str, Constant]:
         value = said.value(rows) if rows else None
         if said.less and value is not None:
             known_s = [row.value for row in everything if row.parameters.get("op") == said.less]
-            value = value - known_s[-1] if known_s else None
+            value = value - said.times * known_s[-1] if known_s else None
         if value is None or not value > 0:
             continue
         scale = 1e9 if unit_of(said.name) == "ns" else 1.0
