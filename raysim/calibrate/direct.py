@@ -15,8 +15,14 @@ from pathlib import Path
 from raysim.calibrate.rows import DECILES_APART
 from raysim.measure.table import MeasuredRow, read_rows
 from raysim.perf.profile import Constant, known, unit_of
+from raysim.units import MIB
 
 TABLE = "ray_core.csv"
+ONE_CHUNK_BYTES = 5 * MIB
+"""``object_manager_default_chunk_size``."""
+COPIES_SHARE = 0.57
+"""0.73 of 1.28 ns a byte that threads of two raylets worked, with 200 objects of 256 KiB and of
+1 MiB in one ``ray.get`` (ray 2.60, a Xeon of 2 cores, 2026-11, /proc schedstat)."""
 Rows = Sequence[MeasuredRow]
 """Of one ``op``, by rising ``count``, then rising ``bytes``."""
 
@@ -59,6 +65,19 @@ def rate_of_more(rows: Rows) -> float | None:
     return (many - few) / (many_s - few_s) if many_s > few_s else None
 
 
+def rate_of_copies(rows: Rows) -> float | None:
+    """Bytes per second of one of the two copies of objects that go as one chunk.
+
+    Of what more bytes cost, the copies are ``COPIES_SHARE``, gRPC the rest.
+    """
+    single = [row for row in rows if int(row.parameters["bytes"]) <= ONE_CHUNK_BYTES]
+    sizes = sorted((int(row.parameters["bytes"]), row.value) for row in single)
+    if len(sizes) < 2 or sizes[-1][1] <= sizes[0][1]:
+        return None
+    (few, few_s), (many, many_s) = sizes[0], sizes[-1]
+    return 2 * (many - few) / ((many_s - few_s) * COPIES_SHARE)
+
+
 def time_at_no_size(rows: Rows) -> float | None:
     """Seconds of an object, less those of its bytes; None if all are of one size."""
     (few, few_s), (many, many_s) = _smallest_and_largest(rows)
@@ -97,6 +116,10 @@ SAID = (
     Said("serialize_bytes_per_s", "serialize", last, "rate"),
     Said("memcpy_bytes_per_s", "put_reused", last, "rate of the largest object"),
     Said("first_touch_bytes_per_s", "put_fresh", last, "rate of the largest object"),
+    Said(
+        "copy_bytes_per_s", "transfer", rate_of_copies,
+        f"{COPIES_SHARE} of the slope over bytes of objects of one chunk",
+    ),
     Said("worker_memory_bytes", "worker_memory", last, "resident size"),
     Said("worker_start_sigma", "worker_start", spread, "spread"),
     Said(
