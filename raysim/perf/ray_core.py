@@ -322,9 +322,13 @@ class RayCosts:
         fresh_bytes, unmapped_bytes, cores
             As of ``write_s``.
         """
-        pages_s = self.new_memory_s(fresh_bytes, cores)
-        pages_s += self.mapping_share * self.new_memory_s(unmapped_bytes, cores)
+        pages_s = self.pages_s(fresh_bytes, unmapped_bytes, cores)
         return self.restore_ns * 1e-9 + size_bytes / self.restore_bytes_per_s + pages_s
+
+    def pages_s(self, fresh_bytes: int, unmapped_bytes: int, cores: float) -> float:
+        """Seconds in which one thread is given pages of the store, as of ``write_s``."""
+        unmapped_s = self.mapping_share * self.new_memory_s(unmapped_bytes, cores)
+        return self.new_memory_s(fresh_bytes, cores) + unmapped_s
 
     def at_speed(self, core_speed: float) -> RayCosts:
         """The same code on cores of that speed: work takes ``core_speed`` times less long."""
