@@ -344,8 +344,8 @@ def let_go(fibers: list[Fiber]) -> None:
 
 def _deep(first: list[Fiber]) -> None:
     """``_fibers`` on as many frames of C as anybody unwinds."""
-    frames: list[Any] = [operator.call] * _UNWOUND
-    operator.call(*frames, _fibers, first)
+    call: Any = operator.call
+    call(*[call] * _UNWOUND, _fibers, first)
 
 
 def _fibers(first: list[Fiber]) -> None:
