@@ -15,8 +15,14 @@ from pathlib import Path
 from raysim.calibrate.rows import DECILES_APART
 from raysim.measure.table import MeasuredRow, read_rows
 from raysim.perf.profile import Constant, known, unit_of
+from raysim.units import MIB
 
 TABLE = "ray_core.csv"
+ONE_CHUNK_BYTES = 5 * MIB
+"""``object_manager_default_chunk_size``."""
+COPIES_SHARE = 0.57
+"""0.73 of 1.28 ns a byte that threads of two raylets worked, with 200 objects of 256 KiB and of
+1 MiB in one ``ray.get`` (ray 2.60, a Xeon of 2 cores, 2026-11, /proc schedstat)."""
 Rows = Sequence[MeasuredRow]
 """Of one ``op``, by rising ``count``, then rising ``bytes``."""
 
@@ -32,6 +38,8 @@ class Said:
     how: str
     less: str = ""
     """The operation whose value is taken from its own."""
+    times: int = 1
+    """How often it is."""
 
 
 def last(rows: Rows) -> float | None:
@@ -49,6 +57,37 @@ def slope(rows: Rows) -> float | None:
     low, high = rows[0], rows[-1]
     many = count_of(high) - count_of(low)
     return (high.value - low.value) / many if many else None
+
+
+def rate_of_more(rows: Rows) -> float | None:
+    """Bytes per second of what larger objects have more; None if all are of one size."""
+    (few, few_s), (many, many_s) = _smallest_and_largest(rows)
+    return (many - few) / (many_s - few_s) if many_s > few_s else None
+
+
+def rate_of_copies(rows: Rows) -> float | None:
+    """Bytes per second of one of the two copies of objects that go as one chunk.
+
+    Of what more bytes cost, the copies are ``COPIES_SHARE``, gRPC the rest.
+    """
+    single = [row for row in rows if int(row.parameters["bytes"]) <= ONE_CHUNK_BYTES]
+    sizes = sorted((int(row.parameters["bytes"]), row.value) for row in single)
+    if len(sizes) < 2 or sizes[-1][1] <= sizes[0][1]:
+        return None
+    (few, few_s), (many, many_s) = sizes[0], sizes[-1]
+    return 2 * (many - few) / ((many_s - few_s) * COPIES_SHARE)
+
+
+def time_at_no_size(rows: Rows) -> float | None:
+    """Seconds of an object, less those of its bytes; None if all are of one size."""
+    (few, few_s), (many, many_s) = _smallest_and_largest(rows)
+    return few_s - few * (many_s - few_s) / (many - few) if many_s > few_s else None
+
+
+def _smallest_and_largest(rows: Rows) -> list[tuple[int, float]]:
+    """Bytes and seconds of rows that say bytes per second."""
+    sizes = sorted((int(row.parameters["bytes"]), row.value) for row in rows)
+    return [(size_bytes, size_bytes / rate) for size_bytes, rate in (sizes[0], sizes[-1])]
 
 
 def spread(rows: Rows) -> float | None:
@@ -77,6 +116,10 @@ SAID = (
     Said("serialize_bytes_per_s", "serialize", last, "rate"),
     Said("memcpy_bytes_per_s", "put_reused", last, "rate of the largest object"),
     Said("first_touch_bytes_per_s", "put_fresh", last, "rate of the largest object"),
+    Said(
+        "copy_bytes_per_s", "transfer", rate_of_copies,
+        f"{COPIES_SHARE} of the slope over bytes of objects of one chunk",
+    ),
     Said("worker_memory_bytes", "worker_memory", last, "resident size"),
     Said("worker_start_sigma", "worker_start", spread, "spread"),
     Said(
@@ -95,7 +138,11 @@ SAID = (
     Said("node_background_cores", "work_background", last, "work of all other threads"),
     Said("spill_bytes_per_s", "spill", first, "rate of the largest objects"),
     Said("spill_again_bytes_per_s", "spill_again", first, "rate of the largest objects"),
-    Said("restore_bytes_per_s", "restore", first, "rate of the largest objects"),
+    Said("restore_bytes_per_s", "restore", rate_of_more, "slope over bytes"),
+    Said(
+        "restore_ns", "restore", time_at_no_size, "time of an object at no size, less two calls of "
+        "an actor, as its owner and its worker are asked", less="actor_call_sync", times=2,
+    ),
 )  # fmt: skip
 
 
@@ -118,7 +165,7 @@ def direct_constants(folder: Path) -> dict[str, Constant]:
         value = said.value(rows) if rows else None
         if said.less and value is not None:
             known_s = [row.value for row in everything if row.parameters.get("op") == said.less]
-            value = value - known_s[-1] if known_s else None
+            value = value - said.times * known_s[-1] if known_s else None
         if value is None or not value > 0:
             continue
         scale = 1e9 if unit_of(said.name) == "ns" else 1.0

@@ -124,9 +124,14 @@ class RayCosts:
 
     # object manager
     object_manager_message_ns: int = 10_000
+    transfer_ns: int = 120_000
+    """Of each object that goes to another node, what the main threads of both raylets work beside
+    the emulated messages: 200 objects of one ``ray.get`` took them 180 us each (as
+    ``execute_args_ns``)."""
     chunk_ns: int = 50_000
-    copy_bytes_per_s: float = 2.0e9
-    """One object-manager thread: plasma to protobuf to socket, or back."""
+    copy_bytes_per_s: float = 2.7e9
+    """One object-manager thread: plasma to protobuf to socket, or back. 2.0 and 4.3 GB/s in those
+    200 objects, of 256 KiB and of 1 MiB, into pages that were written to before."""
     spill_bytes_per_s: float = 1.0e9
     """One spill worker, through Python's buffered files: 0.1-1 GB/s (assumed)."""
     spill_again_bytes_per_s: float = 1.0e9
@@ -134,8 +139,13 @@ class RayCosts:
     given on first use, and taken back when it has been free for seconds (free page reporting),
     wrote 0.42 GB/s into others and 5.3 into these, and Ray on it spilled 0.43 and 2 (kernel 6.18,
     2026-11); a host that has its memory knows no difference."""
-    restore_bytes_per_s: float = 1.0e9
-    """One restore worker (assumed)."""
+    restore_ns: int = 1_570_000
+    """Of each object that a restore worker reads back: opens the file, makes room, seals. 1.04 ms
+    on an EPYC of 2025 with ``core_speed`` 1.5; 0.5 to 0.6 of its Python's main thread on a Xeon,
+    and gRPC's and the io thread's beside (ray 2.60, 2026-11, /proc schedstat)."""
+    restore_bytes_per_s: float = 3.5e9
+    """One restore worker, into pages that it has written to before: what objects of 16 MiB took
+    longer than those of 2 on a Xeon of 2 cores (15 GB/s on that EPYC; ray 2.60, 2026-11)."""
 
     # GCS main loop
     gcs_message_ns: int = 20_000
@@ -299,6 +309,26 @@ class RayCosts:
         """Seconds that one spill worker writes, some of it into pages that no file had before."""
         used_bytes = size_bytes - fresh_bytes
         return fresh_bytes / self.spill_bytes_per_s + used_bytes / self.spill_again_bytes_per_s
+
+    def restore_s(
+        self, size_bytes: int, fresh_bytes: int, unmapped_bytes: int, cores: float
+    ) -> float:
+        """Seconds that one restore worker, which reads into the store by itself, is at work.
+
+        Parameters
+        ----------
+        size_bytes
+            Of the object.
+        fresh_bytes, unmapped_bytes, cores
+            As of ``write_s``.
+        """
+        pages_s = self.pages_s(fresh_bytes, unmapped_bytes, cores)
+        return self.restore_ns * 1e-9 + size_bytes / self.restore_bytes_per_s + pages_s
+
+    def pages_s(self, fresh_bytes: int, unmapped_bytes: int, cores: float) -> float:
+        """Seconds in which one thread is given pages of the store, as of ``write_s``."""
+        unmapped_s = self.mapping_share * self.new_memory_s(unmapped_bytes, cores)
+        return self.new_memory_s(fresh_bytes, cores) + unmapped_s
 
     def at_speed(self, core_speed: float) -> RayCosts:
         """The same code on cores of that speed: work takes ``core_speed`` times less long."""

@@ -262,6 +262,12 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
         "worker_start,12,0,worker_start_core_s worker_start_sigma,1.2,s,9,1,1.5",
         "kv_put,1,0,gcs_kv_ns grpc_same_host_ns,0.0003,s,9,0.0002,0.0004",
         "spill_again,4,16777216,spill_again_bytes_per_s,2e9,B/s,9,1e9,3e9",
+        "restore,4,16777216,restore_bytes_per_s restore_ns,4194304e3,B/s,9,3e9,5e9",
+        "restore,48,2097152,restore_bytes_per_s restore_ns,932067e3,B/s,9,8e8,1e9",
+        "actor_call_sync,1,0,execute_ns,0.0005,s,9,0.0004,0.0006",
+        "transfer,1,262144,copy_bytes_per_s chunk_ns,0.002,s,9,0.002,0.002",
+        "transfer,1,1048576,copy_bytes_per_s chunk_ns,0.002786432,s,9,0.002,0.003",
+        "transfer,1,8388608,copy_bytes_per_s chunk_ns,0.1,s,9,0.1,0.1",  # in chunks, side by side
         "connect,1,0,connect_ns,0.0015,s,9,0.001,0.002",
         "get_of_replies,1000,0,per_value_get_ns,2e-6,s,9,1e-6,3e-6",
         "call_with_returns,1,0,per_return_ns,0.0006,s,9,0.0006,0.0006",
@@ -277,6 +283,8 @@ def test_a_table_of_ray_says_some_constants_by_itself(tmp_path: Path) -> None:
     assert {name: c.value for name, c in found.items()} == pytest.approx({
         "wait_ns": 50_000, "per_ref_wait_ns": 500.5, "worker_start_sigma": 0.158,
         "spill_bytes_per_s": 9e8, "spill_again_bytes_per_s": 2e9,
+        "copy_bytes_per_s": 2 / (0.57 * 1e-9),
+        "restore_bytes_per_s": 14 * 2**20 / 1.75e-3, "restore_ns": 1_000_000,
         "execute_async_wait_ns": 80_000, "connect_ns": 1_200_000, "per_value_get_ns": 2_000,
         "per_return_ns": 10_000, "export_function_ns": 400_000, "import_function_ns": 200_000,
     }, rel=1e-2)  # fmt: skip

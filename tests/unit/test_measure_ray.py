@@ -17,6 +17,7 @@ NOT_MEASURED = {
     "unix_socket_ns", "grpc_cross_host_extra_ns",  # the latter needs two hosts
     "grpc_bytes_per_s",  # only in a sum with copying
     "submit_args_ns", "execute_args_ns", "raylet_blocked_ns",  # differences of threads' accounts
+    "transfer_ns",  # the same, of two raylets
     "execute_after_ns",  # what the fitted ones leave of an actor's account
 }  # fmt: skip
 OF_LIBRARIES = ("data_", "serve_", "train_", "tune_")

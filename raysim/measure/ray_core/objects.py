@@ -64,7 +64,7 @@ def spills(*, quick: bool, store_bytes: int) -> Iterator[Probe]:
             yield Probe(
                 op=op, measure=measure,
                 count=4 * store_bytes // size_bytes, size_bytes=size_bytes, unit="B/s",
-                informs=f"{op}_bytes_per_s",
+                informs=f"{op}_bytes_per_s" + " restore_ns" * (op == "restore"),
             )  # fmt: skip
 
 

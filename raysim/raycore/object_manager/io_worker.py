@@ -7,7 +7,8 @@ per batch, directories taken in turn from a random start, Python's buffering.
 A batch costs the disk its bytes and the worker's one core its copying, side by side.
 
 Not modelled: the page cache, but for what it costs to fill pages that no file had before; cloud
-storage, the worker's own get and create in plasma (the object manager holds the object for it).
+storage, the worker's own get and create in plasma (the object manager holds the object for it, the
+pages are the worker's to map).
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ class IOWorker(Component):
     def on_restore_spilled_objects(self, m: RestoreSpilledObjects, reply: Reply) -> None:
         """Read one object."""
         work = [2, self.epoch, reply, None]
-        self._copy(m.object_size / self.env.costs.restore_bytes_per_s, work)
+        cores = self.env.nodes[self.node_id].spec.vcpus
+        self._copy(
+            self.env.costs.restore_s(m.object_size, m.fresh_bytes, m.unmapped_bytes, cores), work
+        )
         disk = self.env.spill_disks(self.node_id)[disk_of(m.url)]
         disk.read(m.object_size + HEADER_BYTES, self._part, work)
 

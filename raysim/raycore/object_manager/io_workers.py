@@ -33,7 +33,9 @@ class IOWorkers:
     def __init__(self, room: ObjectManager, worker_type: IOWorkerType) -> None:
         self.room = room
         self.worker_type: IOWorkerType = worker_type
-        self.idle: deque[str] = deque()
+        self.idle: list[str] = []
+        """The one that was free last comes last, and is taken first: a set's ``begin`` in Ray. One
+        of several wrote all files of a driver there (ray 2.60)."""
         self.alive: dict[str, None] = {}
         self.jobs: deque[Job] = deque()
         self.starting: dict[int, Handle] = {}
@@ -42,7 +44,7 @@ class IOWorkers:
     def pop(self, job: Job) -> None:
         """Have ``job(address)`` called with a worker that is free, now or later."""
         if self.idle:
-            job(self.idle.popleft())
+            job(self.idle.pop())
         else:
             self.jobs.append(job)
             self._start()

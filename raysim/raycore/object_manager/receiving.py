@@ -3,6 +3,8 @@
 Real counterpart: ``ObjectManager::HandlePush``, ``src/ray/object_manager/object_buffer_pool.cc``:
 the first chunk makes room for the whole object, the last seals it; chunks of what is not wanted any
 more are dropped.
+
+Pages that nobody has written to yet take their work once all chunks are here, not chunk by chunk.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.raycore.ids import NodeID, ObjectID
+from raysim.raycore.object_manager.pushes import CONNECTIONS
 from raysim.raycore.protocol import (
     PlasmaAbort,
     PlasmaCreate,
@@ -28,13 +31,15 @@ if TYPE_CHECKING:
 class _Arrival:
     """One object in transfer."""
 
-    __slots__ = ("cancelled", "object_id", "payload", "room_made", "sources")
+    __slots__ = ("cancelled", "object_id", "pages_core_s", "payload", "room_made", "sources")
 
     def __init__(self, object_id: ObjectID) -> None:
         self.object_id = object_id
         self.sources: dict[NodeID, None] = {}
         """Who sends it: more than one after a retry."""
         self.room_made = False
+        self.pages_core_s = 0.0
+        """Work of the pages that are new, to all or to this process."""
         self.payload: Payload | None = None
         """Set when all chunks are here."""
         self.cancelled = False
@@ -80,8 +85,12 @@ class Receiver:
             self.room.send(self.room.plasma, PlasmaAbort(object_id))
         else:
             arrival.room_made = True
+            node = self.room.env.nodes[self.room.node_id]
+            arrival.pages_core_s = self.room.env.costs.pages_s(
+                answer.fresh_bytes, answer.unmapped_bytes, node.spec.vcpus
+            )
             if arrival.payload is not None:
-                self._seal(arrival)
+                self._provide(arrival)
 
     def done(self, m: PushDone) -> None:
         """All chunks of one sender have come."""
@@ -90,6 +99,24 @@ class Receiver:
             return
         arrival.payload = m.payload
         if arrival.room_made:
+            self._provide(arrival)
+
+    def _provide(self, arrival: _Arrival) -> None:
+        """Pages for what has come."""
+        payload, room = arrival.payload, self.room
+        assert payload is not None, f"{room.address}: {arrival.object_id} is not complete"
+        if not arrival.pages_core_s:
+            self._seal(arrival)
+            return
+        chunks = -(-payload.size_bytes // room.env.config.object_manager_default_chunk_size)
+        room.env.nodes[room.node_id].cpu.job(
+            arrival.pages_core_s, self._provided, (room.epoch, arrival),
+            width=min(CONNECTIONS, chunks),
+        )  # fmt: skip
+
+    def _provided(self, provided: tuple[int, _Arrival]) -> None:
+        epoch, arrival = provided
+        if epoch == self.room.epoch and self.arrivals.get(arrival.object_id) is arrival:
             self._seal(arrival)
 
     def _seal(self, arrival: _Arrival) -> None:

@@ -282,7 +282,9 @@ class LocalObjectManager:
             return
         room.call(
             room.plasma,
-            PlasmaCreate(object_id, spilled.size, spilled.owner, room.address, primary=False),
+            PlasmaCreate(
+                object_id, spilled.size, spilled.owner, room.address, primary=False, writer=worker
+            ),
             then=partial(self._read, spilled, worker),
         )
 
@@ -292,7 +294,13 @@ class LocalObjectManager:
             return
         self.room.call(
             worker,
-            RestoreSpilledObjects(spilled.object_id, spilled.size, spilled.file),
+            RestoreSpilledObjects(
+                spilled.object_id,
+                spilled.size,
+                spilled.file,
+                answer.fresh_bytes,
+                answer.unmapped_bytes,
+            ),
             then=partial(self._seal, spilled, worker),
         )
 

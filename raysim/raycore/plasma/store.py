@@ -233,7 +233,9 @@ class PlasmaStore(Component):
         fresh_bytes, unmapped_bytes = stored.size, 0
         if not fallback:
             stored.start = self._arena.place(stored.size)
-            fresh_bytes, unmapped_bytes = self._arena.write(m.client, stored.start, stored.size)
+            fresh_bytes, unmapped_bytes = self._arena.write(
+                m.writer or m.client, stored.start, stored.size
+            )
         reply(PlasmaCreated(fallback, fresh_bytes=fresh_bytes, unmapped_bytes=unmapped_bytes))
 
     def _out_of_disk(self, m: PlasmaCreate) -> TaskError:

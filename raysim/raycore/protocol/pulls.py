@@ -83,6 +83,9 @@ class RestoreSpilledObjects(NamedTuple):
     object_id: ObjectID
     object_size: int
     url: str
+    fresh_bytes: int = 0
+    unmapped_bytes: int = 0
+    """Of the room made for it, as ``PlasmaCreated`` says."""
     size_bytes: int = SMALL_BYTES
 
 

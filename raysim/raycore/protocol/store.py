@@ -25,6 +25,8 @@ class PlasmaCreate(NamedTuple):
     """Made here by its owner or task; False: received from another node, or restored."""
     try_immediately: bool = False
     """Do not queue: go to fallback allocation at once if there is no room."""
+    writer: str = ""
+    """Address of the process that writes to its pages, if the client has another do so."""
     size_bytes: int = SMALL_BYTES
 
 
@@ -38,7 +40,7 @@ class PlasmaCreated(NamedTuple):
     fresh_bytes: int = 0
     """Of its memory, what nobody has written to yet: the kernel must provide those pages first."""
     unmapped_bytes: int = 0
-    """Of the rest, what the client has not written to yet: the kernel must map those pages."""
+    """Of the rest, what who writes has not written to yet: the kernel must map those pages."""
     size_bytes: int = SMALL_BYTES
 
 

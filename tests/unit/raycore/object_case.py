@@ -44,7 +44,8 @@ MS = 1_000_000
 FREE = {
     "plasma_request_ns": 0, "object_manager_message_ns": 0, "pin_ns": 0, "chunk_ns": 0,
     "copy_bytes_per_s": 1e15, "spill_bytes_per_s": 1e15,
-    "spill_again_bytes_per_s": 1e15, "restore_bytes_per_s": 1e15,
+    "spill_again_bytes_per_s": 1e15, "restore_bytes_per_s": 1e15, "restore_ns": 0, "transfer_ns": 0,
+    "first_touch_bytes_per_s": 1e15,
 }  # fmt: skip
 """Ray's own code takes no time: what is left is hardware."""
 

@@ -58,6 +58,18 @@ def test_a_remote_object_takes_its_bytes_over_the_wire():
     assert [state for _, node, state in case.states(1) if node == 1] == ["COPY"]
 
 
+def test_an_object_that_moves_is_work_of_both_raylets():
+    case = ObjectCase(2, costs={"transfer_ns": 8 * MS})
+    a, b = case.workers
+    ref = a.put(1, 100 * MB)
+    case.sim.run()
+    start_ns = case.sim.now_ns
+    b.get(ref)
+    case.sim.run()
+    # The sender's 3 ms, 10 ms of wire, the receiver's 5 ms.
+    assert [t - start_ns for t, _ in b.got] == [18 * MS + LATENCY_NS]
+
+
 def test_one_wait_for_an_object_not_made_yet():
     case = ObjectCase(2)
     a, b = case.workers

@@ -151,6 +151,38 @@ def test_restored_from_its_own_disk():
     assert case.managers[0].local[gone[0]].pins == 0  # the primary is the file
 
 
+def test_a_restore_worker_maps_the_pages_that_it_reads_into_once():
+    costs = {
+        "first_touch_bytes_per_s": 1e9, "memcpy_bytes_per_s": 1e15, "mapping_share": 0.5,
+        "restore_ns": 7 * MS,
+    }  # fmt: skip
+    quick = disk(read_bytes_per_s=1e12, write_bytes_per_s=1e12, write_iops=1e9)
+    case = ObjectCase(costs=costs, node={"disks": ((quick, 1),)})
+    put_all(case, 15, 100 * MB)
+    case.sim.run()
+    me, took = case.workers[0], []
+    for i in [i for i in range(1, 16) if i not in case.stores[0].objects]:
+        start_ns = case.sim.now_ns
+        me.get(me.owns(i, 100 * MB), priority="WAIT")
+        case.sim.run()
+        took.append((me.got[-1][0] - start_ns) / MS)
+    # six threads provide 1 GB/s, one maps what another wrote in half its own time: 300 ms; the
+    # store has room for three, the others take their places
+    assert took == pytest.approx([307] * 3 + [7] * 3, abs=1)
+
+
+def test_of_idle_io_workers_the_last_to_be_free_is_taken():
+    case = ObjectCase(config={"max_fused_object_count": 1, "min_spilling_size": 0})
+    put_all(case, 8, 100 * MB)
+    case.sim.run()
+    pool, taken = case.managers[0].spills.spill_workers, []
+    assert len(pool.idle) > 1
+    for _ in range(2):
+        pool.pop(taken.append)
+        pool.push(taken[-1])
+    assert taken[0] == taken[1]
+
+
 def test_another_nodes_disk_is_streamed_without_restoring():
     case = ObjectCase(2)
     put_all(case, 15, 100 * MB)
