@@ -187,6 +187,7 @@ class Walk:
                     shape=tuple(local_part(p).shape),
                     tied_to=None if first else owner,
                     trainable=p.requires_grad,
+                    expert=not getattr(p, "allreduce", True),  # as DeepSpeed marks them
                     stored_bytes=None if p.dtype == self._weights else float(p.element_size()),
                 )
             )

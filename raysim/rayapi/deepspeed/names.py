@@ -24,6 +24,7 @@ _MODULES = {
     "deepspeed.comm": "deepspeed.comm", "deepspeed.compression": "deepspeed.compression",
     "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe",
     "deepspeed.moe.layer": "deepspeed.moe", "deepspeed.moe.utils": "deepspeed.moe",
+    "deepspeed.moe.experts": "deepspeed.moe", "deepspeed.moe.sharded_moe": "deepspeed.moe",
     "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
     "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
     "deepspeed.pipe": "deepspeed.pipe", "deepspeed.runtime": "deepspeed.pipe",
@@ -33,7 +34,8 @@ _MODULES = {
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
     "deepspeed.runtime.zero": "deepspeed.zero",
     "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
-    "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.logging": "deepspeed.utils",
+    "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.groups": "deepspeed.groups",
+    "deepspeed.utils.logging": "deepspeed.utils",
     "deepspeed.zero": "deepspeed.zero",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""

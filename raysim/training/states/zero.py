@@ -13,6 +13,10 @@ from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import Optimizer
 
+EXPERT_GROUP_NUMEL = 178_956_971
+"""Elements of a flat group of experts' parameters at most, unless the script says otherwise
+(``moe/utils.py``, ``split_params_into_different_moe_groups_for_optimizer``)."""
+
 # fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
 # sources).
 _STATE_BYTES = {
