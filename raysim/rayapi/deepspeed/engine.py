@@ -140,7 +140,7 @@ class DeepSpeedEngine(torch.nn.Module):
             )
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
-            deepspeed=self._settings, mesh=self.mesh,
+            deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
             optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
         self.config = config
