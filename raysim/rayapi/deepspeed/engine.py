@@ -31,7 +31,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
-from raysim.training.checkpoint.files import Kind
+from raysim.training.checkpoint.stored import Kind
 from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.units import to_ns

@@ -64,7 +64,7 @@ def split_params_into_different_moe_groups_for_optimizer(
             parts = [own] if max_group_size is None else _parts(own, max_group_size)
             apart += [{**made, "params": part} for part in parts]
         if names:
-            group["name"]  # which DeepSpeed asks for  # noqa: B018
+            group["name"]  # which DeepSpeed asks for
         group["params"] = dense
     found: _Groups = [*param_groups, *apart]
     return found

@@ -109,7 +109,9 @@ class Replicated:
         if c.ranks == 1:
             return
         apart = [g for g in c.built if g.expert and c.plan.moe_groups]
-        for bucket in pack([g for g in c.built if not (apart and g.expert)], MEMORY_OPT_ALLREDUCE_SIZE):
+        for bucket in pack(
+            [g for g in c.built if not (apart and g.expert)], MEMORY_OPT_ALLREDUCE_SIZE
+        ):
             self._reduce(bucket, "dp")
         for bucket in pack(apart, MEMORY_OPT_ALLREDUCE_SIZE):
             self._reduce(bucket, "edp" if c.plan.mesh.expert_ranks > 1 else None)

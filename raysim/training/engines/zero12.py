@@ -279,7 +279,7 @@ class ZeroOneTwo:
             if group.ranks > 1:
                 call = Call("all_gather", group.group, group.own * group.ranks * c.weight_bytes)
                 work = b.collective("all-gather weights", call, waits=waits)
-                waits = b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,)),
+                waits = (b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,)),)
         self.in_flight = self.must_wait = ()
         self.kept = False
 

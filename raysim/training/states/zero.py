@@ -96,9 +96,7 @@ def flat_groups(
         group="dp", ranks=ranks, gradients=tuple(g for g in built if not g.expert)
     )  # fmt: skip
     parts = pack((g for g in built if g.expert), EXPERT_GROUP_NUMEL)
-    experts = (
-        FlatGroup(group="edp", ranks=expert_ranks, gradients=tuple(part)) for part in parts
-    )
+    experts = (FlatGroup(group="edp", ranks=expert_ranks, gradients=tuple(part)) for part in parts)
     return (dense, *experts) if dense.gradients else tuple(experts)
 
 
