@@ -38,7 +38,7 @@ from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
 from raysim.tracing.storages import is_spread, key_of
-from raysim.tracing.walk import LOSS, Walk
+from raysim.tracing.walk import LOSS, Walk, is_expert
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
 """What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
@@ -309,8 +309,13 @@ def _cuts(
 
 
 def _stacks(module: torch.nn.Module) -> Iterator[list[torch.nn.Module]]:
-    """Children of the outermost containers that hold two or more modules of one class."""
+    """Children of the outermost containers that hold two or more modules of one class.
+
+    DeepSpeed's experts, which run beside each other, are none.
+    """
     for child in module.children():
+        if any(True for _ in child.parameters()) and all(map(is_expert, child.parameters())):
+            continue
         if _is_numbered(child) and _repeats(child) > 1:
             yield list(child.children())
         else:

@@ -1,6 +1,6 @@
 """Collectives of real DeepSpeed steps of a mixture of experts on CPU ranks, and what ranks hold.
 
-``python -m torch.distributed.run --nproc-per-node 4 -m tests.real.moe_steps cases.json found.json``.
+``torchrun --nproc-per-node 4 -m tests.real.moe_steps cases.json found.json``.
 A case is ``{"name", "config", "moe"}``: DeepSpeed's JSON, and what ``deepspeed.moe.layer.MoE`` is
 given. What is found, for the third step of each case: every collective of rank 0 in order as
 ``[phase, operation, bytes of the whole buffer, ranks, times in a row]``; of every rank, elements of

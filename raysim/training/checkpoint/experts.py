@@ -18,7 +18,7 @@ from raysim.training.layers.sections import Gradient
 from raysim.training.plan import TrainingPlan
 from raysim.training.states.zero import FlatGroup, flat_groups
 
-_EXPERT = re.compile(r"(.*)\.deepspeed_moe\.experts\.deepspeed_experts\.(\d+)\.")
+_EXPERT = re.compile(r"(.*?)\.?deepspeed_moe\.experts\.deepspeed_experts\.(\d+)\.")
 
 
 def partitioned(plan: TrainingPlan, held: Stored, ranks: int) -> tuple[FlatGroup, ...]:
