@@ -24,6 +24,7 @@ from raysim.rayapi.shapes.steps import Steps  # noqa: E402
 from tests.deepspeed_reference import recorded  # noqa: E402
 from tests.real import moe_steps  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
+from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.test_training_collectives import free_port  # noqa: E402
 from tests.real.training_script_parts import fit, fit_value  # noqa: E402
 
@@ -217,3 +218,37 @@ def test_groups_and_models_answer_as_deepspeeds(moe: dict[str, Any]) -> None:
         "rank": 0, "largest": "ep_size_2", "loss": (),
         "groups": [("dense-params", False, said["groups"][0][2]), ("ep_size_2", True, 16)],
     }  # fmt: skip
+
+
+def test_deepspeeds_cifar_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_taken: list[Prediction]
+) -> None:
+    """Two mixtures, of 4 and 8 experts on two ranks each, and a checkpoint of 12 experts."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--moe", "--ep-world-size", "2", "--num-experts", "4", "8", "--mlp-type", "residual"]
+    words += ["--moe-param-group", "--stage", "2", "--dtype", "bf16", "--save", "saved"]
+    lines, report = launched("deepspeed", "--num_gpus", "4", "moe_cifar.py", *words)
+    assert lines[-1] == "20 steps, experts [4, 8]"
+    assert report is not None
+    of_experts = sorted(p.name for p in (tmp_path / "saved" / "global_step20").glob("layer_*"))
+    expected = [(0, e) for e in range(4)] + [(1, e) for e in range(8)]
+    assert of_experts == [f"layer_{i}_expert_{e}_mp_rank_00_model_states.pt" for i, e in expected]
+    plan = steps_taken[-1].plan
+    assert (plan.mesh.ep, plan.moe_groups) == (2, True)
+    # Of fc3, 84 x 84 and a bias: 6 experts here.
+    experts = [p.numel for layer in plan.model.layers for p in layer.body.parameters if p.expert]
+    assert sum(experts) == 6 * (84 * 84 + 84)
+
+
+def test_a_gpt_as_megatron_deepspeed_builds_it_holds_its_own_experts(
+    steps_taken: list[Prediction],
+) -> None:
+    """Every other of four blocks has eight experts on four ranks; each sends what it gets."""
+    words = ["--topk", "2", "--use-tutel"]
+    lines, _ = launched("deepspeed", "--num_gpus", "8", "moe_gpt.py", *words)
+    assert lines[-1] == f"4 steps, {2 * 2 * (2 * 512 * 2048 + 2048 + 512)} elements of experts here"
+    program = steps_taken[-1].outcome.slowest.program
+    steady = program.ops[program.step_ends[-2] :]
+    sent = [op.call.size_bytes for op in steady if op.call and op.call.op == "all_to_all"]
+    # Two micro-batches, two mixtures, there and back, forward and backward; k 2: every token twice.
+    assert sent == [2 * 4 * 256 * 512 * 2] * (2 * 2 * 2 * 2)

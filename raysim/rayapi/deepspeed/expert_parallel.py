@@ -50,8 +50,9 @@ def ep_size(module: nn.Module, *, stages: int) -> int:
 def make_groups(module: nn.Module) -> None:
     """Every layer's groups of ranks."""
     for part in module.modules():
-        if hasattr(part, "set_deepspeed_parallelism"):
-            part.set_deepspeed_parallelism()
+        own: Any = getattr(part, "set_deepspeed_parallelism", None)
+        if own is not None:
+            own()
 
 
 def check(module: nn.Module, optimizer: Any, settings: DeepSpeedConfig) -> None:

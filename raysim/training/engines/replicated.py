@@ -42,8 +42,8 @@ class Replicated:
         b.scratch(flat, "clone of the flat weights")
         parts = [g.numel for g in c.flat_groups]
         masters = [part * c.master_bytes for part in parts]
-        made = [size for part in parts for size in c.states(part * c.state_bytes)]
-        b.alloc("optimizer_state", held, "optimizer states", tensors=(*masters, *made))
+        moments = [size for part in parts for size in c.states(part * c.state_bytes)]
+        b.alloc("optimizer_state", held, "optimizer states", tensors=(*masters, *moments))
         b.free_scratch(flat, "clone of the flat weights")
         # Taken before the moments; after them it needs a segment of its own all the same.
         b.scratch(zeros, "zero gradients")
