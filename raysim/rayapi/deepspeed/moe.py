@@ -13,6 +13,7 @@ in one model, experts of pipelines and of an ``mpu`` (refused).
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import torch
@@ -203,7 +204,8 @@ class MoE(nn.Module):
         del use_data_before_expert_parallel_
         name = self.expert_group_name
         if name not in groups._get_expert_parallel_group_dict():  # noqa: SLF001
-            print(f"No existing process group found, creating a new group named: {name}")  # noqa: T201
+            said = f"No existing process group found, creating a new group named: {name}\n"
+            sys.stdout.write(said)  # as DeepSpeed prints it
             groups._create_expert_and_data_parallel(self.ep_size)  # noqa: SLF001
         self.deepspeed_moe._set_ep_group(groups._get_expert_parallel_group(name))  # noqa: SLF001
 

@@ -53,12 +53,17 @@ class _Finder(MetaPathFinder, Loader):
         ours = import_module(f"raysim.rayapi.{_MODULES[spec.name]}")
         made = ModuleType(spec.name, ours.__doc__)
         names: Mapping[str, Any] = vars(ours)
-        made.__dict__.update({k: v for k, v in names.items() if k not in _OWN})
+        made.__dict__.update({k: v for k, v in names.items() if not _stays(spec.name, k, v)})
         made.__dict__["__getattr__"] = partial(_missing, spec.name, names.get("__getattr__"))
         return made
 
     def exec_module(self, module: ModuleType) -> None:
         """It is complete."""
+
+
+def _stays(module: str, name: str, value: Any) -> bool:
+    """Of ours alone: its own names, and modules that are imported once they are asked for."""
+    return name in _OWN or (isinstance(value, ModuleType) and f"{module}.{name}" in _MODULES)
 
 
 def _missing(module: str, own: Callable[[str], Any] | None, name: str) -> Any:
