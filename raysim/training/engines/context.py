@@ -290,6 +290,15 @@ class EngineContext:
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )
 
+    def average_expert_norms(self) -> None:
+        """Those of experts, over the ranks that hold them (``_average_expert_grad_norms``)."""
+        b = self.builder
+        for group in self.flat_groups:
+            if group.group == "edp" and group.ranks > 1:
+                call = Call("all_reduce", "edp", SCALAR_BYTES)
+                work = b.collective("norm of experts", call, waits=b.last_on("compute"))
+                b.compute("norm of experts", "optimizer", 0.0, launches=1, waits=(work,))
+
     def optimizer_step(
         self,
         numel: float,

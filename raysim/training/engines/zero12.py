@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, SCALAR_BYTES, EngineContext
+from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.offload import cpu_step
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
@@ -264,7 +264,7 @@ class ZeroOneTwo:
             size = own_bytes + NORM_BYTES * self.own
             norms = len(self.groups)
             c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, norms=norms)
-            self._average_norms()
+            c.average_expert_norms()
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
             parts = (own_bytes, 4.0 * self.own) if low_precision else ()
@@ -282,12 +282,3 @@ class ZeroOneTwo:
                 waits = (b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,)),)
         self.in_flight = self.must_wait = ()
         self.kept = False
-
-    def _average_norms(self) -> None:
-        """Those of experts, over the ranks that hold them (``_average_expert_grad_norms``)."""
-        b = self.c.builder
-        for group in self.groups:
-            if group.group == "edp" and group.ranks > 1:
-                call = Call("all_reduce", "edp", SCALAR_BYTES)
-                work = b.collective("norm of experts", call, waits=b.last_on("compute"))
-                b.compute("norm of experts", "optimizer", 0.0, launches=1, waits=(work,))
