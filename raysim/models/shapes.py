@@ -14,7 +14,7 @@ When = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """What tensor-parallel ranks exchange around an operator of theirs that is divided already."""
+    """What ranks of one replica exchange around an operator of theirs that is divided already."""
 
     op: str
     when: When
@@ -24,6 +24,8 @@ class Collective:
     """Other types are counted in elements of 4 bytes."""
     fixed: bool = False
     """The elements do not grow with samples."""
+    group: Literal["tp", "ep"] = "tp"
+    """Tensor-parallel or expert-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,12 @@ from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
 from raysim.tracing.storages import is_spread, key_of
-from raysim.tracing.walk import LOSS, Walk
+from raysim.tracing.walk import LOSS, Walk, is_expert
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
 """What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
+_SHARED = (torch.Generator, torch.distributed.ProcessGroup)
+"""What a module may have that its copy has too: neither can be copied."""
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -254,10 +256,11 @@ def _copied(
             twin = made_of(tensor.detach())
             if parameter:
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
+                twin.allreduce = getattr(tensor, "allreduce", True)  # type: ignore[attr-defined]
             twins[parameter, *place] = twin
         memo[id(tensor)] = twin
     for part in module.modules():  # what they draw is not known, and a copy's state is a tensor
-        memo |= {id(v): v for v in vars(part).values() if isinstance(v, torch.Generator)}
+        memo |= {id(v): v for v in vars(part).values() if isinstance(v, _SHARED)}
         memo |= _made_of_others(part)
     try:
         model = copy.deepcopy(module, memo)
@@ -306,8 +309,13 @@ def _cuts(
 
 
 def _stacks(module: torch.nn.Module) -> Iterator[list[torch.nn.Module]]:
-    """Children of the outermost containers that hold two or more modules of one class."""
+    """Children of the outermost containers that hold two or more modules of one class.
+
+    DeepSpeed's experts, which run beside each other, are none.
+    """
     for child in module.children():
+        if any(True for _ in child.parameters()) and all(map(is_expert, child.parameters())):
+            continue
         if _is_numbered(child) and _repeats(child) > 1:
             yield list(child.children())
         else:

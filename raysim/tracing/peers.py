@@ -1,4 +1,4 @@
-"""Collectives that a forward and its backward call: those of ``DTensor`` and tensor parallelism.
+"""Collectives that a forward and its backward call: ``DTensor``'s, tensor parallelism's, experts'.
 
 Real counterparts: ``torch/distributed/_functional_collectives.py``, ``torch/distributed/tensor``.
 What is traced are a rank's own parts of parameters and activations, so that nothing is left to be
@@ -34,6 +34,8 @@ OPS = {
     "reduce_scatter_tensor": "reduce_scatter", "all_to_all_single": "all_to_all",
     "shard_dim_alltoall": "all_to_all",
 }  # fmt: skip
+EXPERTS = "raysim_expert_parallel"
+"""The group's name of what expert-parallel ranks exchange (``rayapi.deepspeed.moe``)."""
 
 
 def collective(
@@ -48,6 +50,7 @@ def collective(
         op=OPS[name], when=when, fixed=fixed,
         dtype="compute" if computed else "fp32",
         numel=whole.nbytes / (width if computed else 4) / (1 if fixed else batch),
+        group="ep" if args[-1] == EXPERTS else "tp",
     )  # fmt: skip
 
 

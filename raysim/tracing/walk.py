@@ -187,6 +187,7 @@ class Walk:
                     shape=tuple(local_part(p).shape),
                     tied_to=None if first else owner,
                     trainable=p.requires_grad,
+                    expert=is_expert(p),
                     stored_bytes=None if p.dtype == self._weights else float(p.element_size()),
                 )
             )
@@ -211,6 +212,11 @@ class Walk:
         if id(module) in self._cuts and self._current is not None:
             self._current.output_shape = first_shape(out)
             self._current = None
+
+
+def is_expert(parameter: torch.Tensor) -> bool:
+    """Whether only some ranks hold it, as DeepSpeed marks experts' parameters."""
+    return not getattr(parameter, "allreduce", True)
 
 
 def first_shape(tree: object) -> tuple[int, ...]:

@@ -133,6 +133,9 @@ class TrainingPlan:
     gradients are there during forward."""
     torch_compile: bool = False
     """Whether the model goes through ``torch.compile``."""
+    moe_groups: bool = False
+    """Experts are of DeepSpeed's own MoE layers: their parameters, which only every ``mesh.ep``-th
+    rank holds, are flattened, reduced and partitioned apart from the others."""
     expert_imbalance: float = 1.0
     """Rows of the most loaded routed expert over the mean."""
     recompute_layers: int | None = None

@@ -16,7 +16,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.progress import Progress
 from raysim.kernel.simulation import Simulation
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
-from raysim.training.checkpoint.files import Kind
+from raysim.training.checkpoint.stored import Kind
 from raysim.training.communicators import Communicators
 from raysim.training.compiler.feed import Feed
 from raysim.training.drawn_step import drawn_step_ns

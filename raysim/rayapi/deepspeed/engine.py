@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
-from raysim.rayapi.deepspeed import ops
+from raysim.rayapi.deepspeed import expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
+from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
 from raysim.rayapi.deepspeed.schedules import schedule_of
 from raysim.rayapi.deepspeed.settings import config_of, read
 from raysim.rayapi.shapes.here import steps_here
@@ -30,7 +31,7 @@ from raysim.rayapi.shapes.prediction import Prediction
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.checkpoint.cost import CheckpointCost, checkpoint_cost
-from raysim.training.checkpoint.files import Kind
+from raysim.training.checkpoint.stored import Kind
 from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.units import to_ns
@@ -114,13 +115,21 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
-        self.mesh = Mesh(pp=self.stages, dp=self.world_size // self.stages)
+        self.mesh = Mesh(
+            pp=self.stages, dp=self.world_size // self.stages,
+            ep=expert_parallel.ep_size(model, stages=self.stages),
+        )  # fmt: skip
         self._settings = read(
             config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
         )
         self.module = model.to(self.device).to(_TYPES[self._settings.precision])
+        mixtures = expert_parallel.mixtures(self.module)
+        self.has_moe_layers, self.num_experts = bool(mixtures), [m.num_experts for m in mixtures]
+        expert_parallel.make_groups(self.module)
         if optimizer is None and given:  # without parameters it only evaluates
-            optimizer = _of_json(given, self._settings)
+            grouped = configure_moe_param_groups(given) if mixtures else given
+            optimizer = _of_json(grouped, self._settings)
+        expert_parallel.check(self.module, optimizer, self._settings)
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
@@ -131,7 +140,7 @@ class DeepSpeedEngine(torch.nn.Module):
             )
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
-            deepspeed=self._settings, mesh=self.mesh,
+            deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
             optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
         self.config = config

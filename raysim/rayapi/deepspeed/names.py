@@ -24,6 +24,7 @@ _MODULES = {
     "deepspeed.comm": "deepspeed.comm", "deepspeed.compression": "deepspeed.compression",
     "deepspeed.compression.helper": "deepspeed.compression", "deepspeed.moe": "deepspeed.moe",
     "deepspeed.moe.layer": "deepspeed.moe", "deepspeed.moe.utils": "deepspeed.moe",
+    "deepspeed.moe.experts": "deepspeed.moe", "deepspeed.moe.sharded_moe": "deepspeed.moe",
     "deepspeed.ops": "deepspeed.ops", "deepspeed.ops.adam": "deepspeed.ops",
     "deepspeed.ops.lamb": "deepspeed.ops", "deepspeed.ops.lion": "deepspeed.ops",
     "deepspeed.pipe": "deepspeed.pipe", "deepspeed.runtime": "deepspeed.pipe",
@@ -33,7 +34,8 @@ _MODULES = {
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
     "deepspeed.runtime.zero": "deepspeed.zero",
     "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
-    "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.logging": "deepspeed.utils",
+    "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.groups": "deepspeed.groups",
+    "deepspeed.utils.logging": "deepspeed.utils",
     "deepspeed.zero": "deepspeed.zero",
 }  # fmt: skip
 """DeepSpeed's names, and the modules of ``raysim.rayapi`` that have what is in them."""
@@ -51,12 +53,17 @@ class _Finder(MetaPathFinder, Loader):
         ours = import_module(f"raysim.rayapi.{_MODULES[spec.name]}")
         made = ModuleType(spec.name, ours.__doc__)
         names: Mapping[str, Any] = vars(ours)
-        made.__dict__.update({k: v for k, v in names.items() if k not in _OWN})
+        made.__dict__.update({k: v for k, v in names.items() if not _stays(spec.name, k, v)})
         made.__dict__["__getattr__"] = partial(_missing, spec.name, names.get("__getattr__"))
         return made
 
     def exec_module(self, module: ModuleType) -> None:
         """It is complete."""
+
+
+def _stays(module: str, name: str, value: Any) -> bool:
+    """Of ours alone: its own names, and modules that are imported once they are asked for."""
+    return name in _OWN or (isinstance(value, ModuleType) and f"{module}.{name}" in _MODULES)
 
 
 def _missing(module: str, own: Callable[[str], Any] | None, name: str) -> Any:

@@ -50,6 +50,8 @@ class Wrapping:
     deepspeed: DeepSpeedConfig | None = None
     mesh: Mesh | None = None
     """None: all ranks are replicas, if they meet."""
+    moe: bool = False
+    """It has DeepSpeed's MoE layers."""
     tp: int = 1
     """Ranks that share its parameters by ``DTensor``."""
     among: int = 0
@@ -138,6 +140,7 @@ def deepspeed_plan(
         pipeline=pipeline,
         gradient_clipping=config.gradient_clipping,
         loss_scale=config.loss_scale,
+        moe_groups=wrapping.moe,
         tf32=asked_tf32(),
         **plan_fields(config),
     )

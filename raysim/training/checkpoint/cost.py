@@ -21,13 +21,9 @@ from dataclasses import dataclass
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.host import COPY_FIXED_S, pageable_bytes_per_s
-from raysim.training.checkpoint.files import (
-    CheckpointFile,
-    Kind,
-    checkpoint_files,
-    master_and_states,
-)
+from raysim.training.checkpoint.files import checkpoint_files
 from raysim.training.checkpoint.reads import Read, checkpoint_reads
+from raysim.training.checkpoint.stored import CheckpointFile, Kind, master_and_states
 from raysim.training.checkpoint.traffic import Haul, Traffic
 from raysim.training.communicators import Communicators
 from raysim.training.plan import TrainingPlan

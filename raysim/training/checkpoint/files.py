@@ -17,61 +17,19 @@ optimizers count as their bytes per element.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from raysim.hardware.topology import Member
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Body, Parameter
+from raysim.training.checkpoint.experts import mixture_files, partitioned
+from raysim.training.checkpoint.stored import CheckpointFile, Kind, Stored, master_and_states
 from raysim.training.engines.choice import uses_bf16_optimizer
 from raysim.training.layers.sections import tp_numel
 from raysim.training.pipeline.partition import partition_uniform, stage_bounds
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.parallel import Coordinate
 from raysim.training.stages import pipeline_of
-from raysim.training.states.optimizer import state_bytes_per_element
 from raysim.training.states.zero import flat_partition_numel, shard_numel
-
-Kind = Literal["model", "full"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFile:
-    """One file of a checkpoint."""
-
-    name: str
-    rank: int
-    """Who writes it."""
-    size_bytes: int
-    """Of its tensors."""
-    staged_bytes: int
-    """Main memory the writer needs besides: one tensor at a time as ``torch.save`` copies them, or
-    all of them where they are collected first."""
-    gathered: bool = False
-    """Collected from all ranks before it is written."""
-    on_host: bool = False
-    """Its tensors live in main memory: offloaded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What one model-parallel rank stores: elements of each parameter, layer by layer."""
-
-    layers: tuple[tuple[int, tuple[tuple[Parameter, int], ...]], ...]
-    """(number of the layer in the model, its parameters)."""
-
-    def sizes(self, *, trainable: bool) -> list[int]:
-        """Elements of each trainable, or frozen, parameter."""
-        return [n for _, ps in self.layers for p, n in ps if p.trainable == trainable]
-
-    @property
-    def numel(self) -> int:
-        """All elements."""
-        return sum(n for _, ps in self.layers for _, n in ps)
-
-    @property
-    def largest(self) -> int:
-        """Elements of the largest parameter."""
-        return max((n for _, ps in self.layers for _, n in ps), default=0)
 
 
 def stored_by(plan: TrainingPlan, rank_of_pipeline: int) -> Stored:
@@ -134,19 +92,6 @@ def replicas(plan: TrainingPlan) -> Iterator[tuple[int, int, int, tuple[int, ...
             yield pp, tp, pp * mesh.tp + tp, mesh.dp_group(Coordinate(pp=pp, dp=0, tp=tp))
 
 
-def master_and_states(plan: TrainingPlan) -> tuple[float, float]:
-    """Bytes per element of the master copy and of the optimizer's states in a checkpoint."""
-    states = state_bytes_per_element(plan)
-    low = COMPUTE_DTYPE_BYTES[plan.precision]
-    if plan.engine in {"ddp", "fsdp"}:
-        return 0.0, states * low / 4  # torch.optim keeps states in the parameters' type
-    sharded = plan.engine == "deepspeed" and plan.zero.stage > 0
-    master = 4.0 if sharded or plan.precision != "fp32" else 0.0
-    if plan.bf16_master_weights_and_grads:
-        master = 2.0
-    return master, states / 2 if plan.bf16_optimizer_states else states
-
-
 # ---- DeepSpeed -----------------------------------------------------------------------------------
 
 
@@ -168,7 +113,10 @@ def _deepspeed(
             continue
         if pipeline:
             yield from _layer_files(plan, held, tp, ranks, low)
-        yield from _model_states(plan, kind, held, mp, ranks, placement)
+        if plan.moe_groups:
+            yield from mixture_files(plan, kind, held, ranks)
+        else:
+            yield from _model_states(plan, kind, held, mp, ranks, placement)
         if kind == "full" and partitions(plan):
             yield from _optim_states(plan, held, mp, ranks)
 
@@ -222,7 +170,7 @@ def _optim_states(
     ZeRO-1/2 narrow the last rank's master to what is not padding, but ``torch.save`` writes the
     storage behind a view.
     """
-    own = flat_partition_numel(sum(held.sizes(trainable=True)), len(ranks))
+    own = sum(g.own for g in partitioned(plan, held, len(ranks)))
     master, states = master_and_states(plan)
     for d, rank in enumerate(ranks):
         yield _optimizer_file(plan, mp, d, rank, round(own * (master + states)), own)

@@ -14,13 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
-from raysim.training.checkpoint.files import (
-    CheckpointFile,
-    Kind,
-    master_and_states,
-    replicas,
-    stored_by,
-)
+from raysim.training.checkpoint.experts import holders
+from raysim.training.checkpoint.files import replicas, stored_by
+from raysim.training.checkpoint.stored import CheckpointFile, Kind, master_and_states
 from raysim.training.plan import TrainingPlan
 
 
@@ -58,7 +54,9 @@ def _deepspeed(plan: TrainingPlan, files: Sequence[CheckpointFile]) -> Iterator[
     own: dict[tuple[str, int], CheckpointFile] = {}
     ranks_of = {mp: ranks for _, _, mp, ranks in replicas(plan)}
     for f in files:
-        if "zero_pp_rank" in f.name or f.name.endswith(".distcp"):
+        if experts := holders(plan, f):
+            yield from (Read(rank, f.name, f.size_bytes) for rank in experts)
+        elif "zero_pp_rank" in f.name or f.name.endswith(".distcp"):
             yield Read(f.rank, f.name, f.size_bytes, times=2 if "model_states" in f.name else 1)
         else:
             group = f.name.partition("-")[0] if f.name.startswith("layer_") else "mp_rank"

@@ -12,7 +12,6 @@ from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
-from raysim.training.states.zero import flat_partition_numel
 
 
 class Bf16Optimizer:
@@ -21,20 +20,25 @@ class Bf16Optimizer:
     def __init__(self, context: EngineContext) -> None:
         self.c = context
         self.accum_bytes = COMPUTE_DTYPE_BYTES[context.plan.grad_accum_dtype or "bf16"]
+        self.groups = context.flat_groups
+        self.own = sum(g.own for g in self.groups)
         self.made: list[Unit] = []
         """Units whose low-precision gradients this backward has made."""
 
     def setup(self) -> None:
         """bf16 weights, the whole accumulation buffer, this rank's slice of master and states."""
         b, c = self.c.builder, self.c
-        own = flat_partition_numel(c.numel, c.ranks)
+        own, parts = self.own, [g.own for g in self.groups]
         c.flatten_weights()
-        b.scratch(own * c.weight_bytes, "slice of the weights")
-        b.alloc("gradient", c.numel * self.accum_bytes, "accumulation buffer")
-        made = c.states(own * c.state_bytes)
+        low = [part * c.weight_bytes for part in parts]
+        b.scratch(own * c.weight_bytes, "slice of the weights", low)
+        sums = [g.numel * self.accum_bytes for g in self.groups]
+        b.alloc("gradient", c.numel * self.accum_bytes, "accumulation buffer", tensors=sums)
+        masters = [part * c.master_bytes for part in parts]
+        made = [size for part in parts for size in c.states(part * c.state_bytes)]
         b.alloc(
             "optimizer_state", own * (c.master_bytes + c.state_bytes), "optimizer states",
-            tensors=(own * c.master_bytes, *made), lazy=len(made),
+            tensors=(*masters, *made), lazy=len(made),
         )  # fmt: skip
         b.free_scratch(own * c.weight_bytes, "slice of the weights")
 
@@ -74,25 +78,27 @@ class Bf16Optimizer:
         self.made.clear()
 
     def reduce_gradients(self) -> None:
-        """Cast to the wire's dtype, one all-reduce of the flat group, copy back."""
+        """Cast to the wire's dtype, one all-reduce of each flat group, copy back."""
         c, b = self.c, self.c.builder
-        if c.ranks == 1:
-            return
-        wire = c.numel * c.comm_bytes
-        b.alloc("bucket", wire, "gradients on the wire")
-        copy_s = c.costs.memory_s(c.numel * (self.accum_bytes + c.comm_bytes))
-        packed = b.compute("cast gradients", "collective", copy_s)
-        work = b.collective("all-reduce gradients", Call("all_reduce", "dp", wire), waits=(packed,))
-        b.compute("copy back", "collective", copy_s, waits=(work,))
-        b.free("bucket", wire, "gradients on the wire")
+        for group in self.groups if c.ranks > 1 else ():
+            wire = group.numel * c.comm_bytes
+            b.alloc("bucket", wire, "gradients on the wire")
+            copy_s = c.costs.memory_s(group.numel * (self.accum_bytes + c.comm_bytes))
+            done = b.compute("cast gradients", "collective", copy_s)
+            if group.ranks > 1:
+                call = Call("all_reduce", group.group, wire)
+                done = b.collective("all-reduce gradients", call, waits=(done,))
+            b.compute("copy back", "collective", copy_s, waits=(done,))
+            b.free("bucket", wire, "gradients on the wire")
 
     def step(self) -> None:
         """Norm over the whole buffer, the optimizer on the own slice, all-gather of the weights."""
         c, b = self.c, self.c.builder
-        own = flat_partition_numel(c.numel, c.ranks)
-        c.gradient_norm(own * float(self.accum_bytes), 1, sharded=False)
-        stepped = c.optimizer_step(own, low_precision_copy=True)
-        if c.ranks > 1:
-            call = Call("all_gather", "dp", own * c.ranks * c.weight_bytes)
-            work = b.collective("all-gather weights", call, waits=(stepped,))
-            b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))
+        shares = c.plan.moe_groups and c.plan.mesh.ep > 1
+        c.gradient_norm(self.own * float(self.accum_bytes), 1, sharded=shares, group="ep")
+        done = c.optimizer_step(self.own, low_precision_copy=True)
+        for group in self.groups:
+            if group.ranks > 1:
+                call = Call("all_gather", group.group, group.own * group.ranks * c.weight_bytes)
+                work = b.collective("all-gather weights", call, waits=(done,))
+                done = b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))

@@ -15,7 +15,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 from raysim.training.settings.deepspeed import Precision
 from raysim.training.states.optimizer import state_bytes_per_element, step_temporaries
-from raysim.training.states.zero import optimizer_state_bytes
+from raysim.training.states.zero import FlatGroup, flat_groups, optimizer_state_bytes
 
 SCALAR_BYTES = 4
 OVERFLOW_CHECK = "overflow.item()"
@@ -70,6 +70,13 @@ class EngineContext:
         return sorted(gradients, key=lambda g: place[g.name])
 
     @property
+    def flat_groups(self) -> tuple[FlatGroup, ...]:
+        """What DeepSpeed flattens together."""
+        mesh = self.plan.mesh
+        experts = mesh.expert_ranks if self.plan.moe_groups else None
+        return flat_groups(self.built, self.ranks, experts)
+
+    @property
     def stored_bytes(self) -> int:
         """Of all parameters stored here, frozen ones included."""
         return sum(self.weight_tensors)
@@ -111,13 +118,14 @@ class EngineContext:
         built = [size for name, size in stored.items() if name in trained]
         b.alloc("parameter", sum(frozen), "frozen weights", tensors=frozen)
         copied = [numel * self.weight_bytes for numel in self.sizes] if clones else []
-        flat = self.numel * self.weight_bytes
+        flats = [g.numel * self.weight_bytes for g in self.flat_groups]
+        flat = sum(flats)
         gpu = self.costs.gpu
         if on_host and sum(frozen) + sum(built) + flat > gpu.memory_bytes - gpu.context_bytes:
             built = []
         b.scratch(sum(built), "weights as built", built)
         b.scratch(sum(copied), "clones", copied)
-        b.alloc("parameter", flat, "weights")
+        b.alloc("parameter", flat, "weights", tensors=flats)
         b.free_scratch(sum(copied), "clones")
         b.free_scratch(sum(built), "weights as built")
 
@@ -251,14 +259,15 @@ class EngineContext:
             b.sync(f"{name}.item()", waits)
 
     def check_overflow(
-        self, size_bytes: float, kernels: int, *, sharded: bool = True, waits: Sequence[int] = ()
-    ) -> None:
+        self, size_bytes: float, kernels: int, *, sharded: bool = True, waits: Sequence[int] = (),
+        group: str = "dp",
+    ) -> None:  # fmt: skip
         """Scan gradients for inf or nan in so many kernels; reduce the flag and wait for it.
 
         ``waits`` is what makes the gradients complete.
         """
         self.scan("check overflow", size_bytes, kernels, waits)
-        self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded)
+        self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded, group=group)
 
     def gradient_norm(
         self,
@@ -280,6 +289,15 @@ class EngineContext:
         self.scalar_all_reduce(
             "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
         )
+
+    def average_expert_norms(self) -> None:
+        """Those of experts, over the ranks that hold them (``_average_expert_grad_norms``)."""
+        b = self.builder
+        for group in self.flat_groups:
+            if group.group == "edp" and group.ranks > 1:
+                call = Call("all_reduce", "edp", SCALAR_BYTES)
+                work = b.collective("norm of experts", call, waits=b.last_on("compute"))
+                b.compute("norm of experts", "optimizer", 0.0, launches=1, waits=(work,))
 
     def optimizer_step(
         self,

@@ -28,7 +28,8 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) ->
     b.background("norm and unscale on CPU", CPU, "offload", passes)
     if overflow:
         c.scalar_all_reduce("overflow", FLAG_BYTES)
-    c.scalar_all_reduce("gradient norm")
+    c.scalar_all_reduce("gradient norm", times=len(c.flat_groups))
+    c.average_expert_norms()
     seconds = _adam_s(c, own)
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
     b.sync("wait for CPU Adam", (adam,))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.perf.optimizer import optimizer_key
-from raysim.training.engines.context import EngineContext
-from raysim.training.layers.sections import Unit
+from raysim.training.engines.context import FLAG_BYTES, EngineContext
+from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import Call
 from raysim.training.states.zero import pack
 
@@ -40,8 +40,10 @@ class Replicated:
         flat, zeros = c.numel * c.weight_bytes, c.numel * c.master_bytes
         c.flatten_weights(clones=True)
         b.scratch(flat, "clone of the flat weights")
-        states = (zeros, *c.states(c.numel * c.state_bytes))
-        b.alloc("optimizer_state", held, "optimizer states", tensors=states)
+        parts = [g.numel for g in c.flat_groups]
+        masters = [part * c.master_bytes for part in parts]
+        moments = [size for part in parts for size in c.states(part * c.state_bytes)]
+        b.alloc("optimizer_state", held, "optimizer states", tensors=(*masters, *moments))
         b.free_scratch(flat, "clone of the flat weights")
         # Taken before the moments; after them it needs a segment of its own all the same.
         b.scratch(zeros, "zero gradients")
@@ -102,21 +104,31 @@ class Replicated:
         """Nothing is in flight."""
 
     def reduce_gradients(self) -> None:
-        """One exposed all-reduce per bucket of up to 500 million elements."""
-        c, b = self.c, self.c.builder
+        """One exposed all-reduce per bucket of up to 500 million elements; experts' behind."""
+        c = self.c
         if c.ranks == 1:
             return
-        for bucket in pack(c.built, MEMORY_OPT_ALLREDUCE_SIZE):
-            numel = sum(g.numel for g in bucket)
-            flat = numel * c.comm_bytes
-            b.alloc("bucket", flat, "flattened gradients")
-            copy_s = c.costs.memory_s(numel * (c.weight_bytes + c.comm_bytes))
-            packed = b.compute("flatten gradients", "collective", copy_s, launches=len(bucket))
-            work = b.collective(
-                "all-reduce gradients", Call("all_reduce", "dp", flat), waits=(packed,)
-            )
-            b.compute("copy back", "collective", copy_s, launches=len(bucket), waits=(work,))
-            b.free("bucket", flat, "flattened gradients")
+        apart = [g for g in c.built if g.expert and c.plan.moe_groups]
+        for bucket in pack(
+            [g for g in c.built if not (apart and g.expert)], MEMORY_OPT_ALLREDUCE_SIZE
+        ):
+            self._reduce(bucket, "dp")
+        for bucket in pack(apart, MEMORY_OPT_ALLREDUCE_SIZE):
+            self._reduce(bucket, "edp" if c.plan.mesh.expert_ranks > 1 else None)
+
+    def _reduce(self, bucket: list[Gradient], group: str | None) -> None:
+        """None: no other rank has these, but they are flattened and copied back all the same."""
+        c, b = self.c, self.c.builder
+        numel = sum(g.numel for g in bucket)
+        flat = numel * c.comm_bytes
+        b.alloc("bucket", flat, "flattened gradients")
+        copy_s = c.costs.memory_s(numel * (c.weight_bytes + c.comm_bytes))
+        done = b.compute("flatten gradients", "collective", copy_s, launches=len(bucket))
+        if group is not None:
+            call = Call("all_reduce", group, flat)
+            done = b.collective("all-reduce gradients", call, waits=(done,))
+        b.compute("copy back", "collective", copy_s, launches=len(bucket), waits=(done,))
+        b.free("bucket", flat, "flattened gradients")
 
     def step(self) -> None:
         """FP16_Optimizer's step, or the plain optimizer in fp32."""
@@ -124,9 +136,12 @@ class Replicated:
         low_precision = c.plan.precision != "fp32"
         held = c.numel * c.weight_bytes
         if low_precision:
+            shares = c.plan.moe_groups and c.plan.mesh.ep > 1
             if c.plan.precision == "fp16":
-                c.check_overflow(held, c.tensors, sharded=False)
-            c.gradient_norm(held, c.tensors, sharded=False)
+                c.check_overflow(held, c.tensors, sharded=shares, group="ep")
+            elif shares:
+                c.scalar_all_reduce("overflow", FLAG_BYTES, group="ep")
+            c.gradient_norm(held, c.tensors, sharded=shares and self.flat, group="ep")
         elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
             c.gradient_norm(held, c.tensors)
         flat = 4.0 * c.numel if low_precision else 0.0

@@ -12,14 +12,13 @@ gradients.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import accumulate
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.offload import cpu_step
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
-from raysim.training.states.zero import Bucket, flat_partition_numel, pack, slices, touched_numel
+from raysim.training.states.zero import Bucket, FlatGroup, pack, slices
 
 OVERFLOW_KERNELS = 13
 """Per gradient, of ``has_inf_or_nan``: its largest and its smallest value, ``isfinite`` of both by
@@ -37,11 +36,11 @@ class ZeroOneTwo:
         # PipelineEngine turns overlap off with a warning (runtime/pipe/engine.py).
         self.overlap = self.zero.overlaps and context.plan.mesh.pp == 1
         self.offload = self.zero.offload_optimizer.device != "none"
-        self.own = flat_partition_numel(context.numel, context.ranks)
-        sizes = [g.numel for g in context.built]
-        names = [g.name for g in context.built]
-        self.offsets = dict(zip(names, accumulate(sizes, initial=0), strict=False))
-        """Where each gradient begins in the flat group."""
+        self.groups = context.flat_groups
+        self.own = sum(g.own for g in self.groups)
+        self.offsets = {name: at for g in self.groups for name, at in g.offsets.items()}
+        """Where each gradient begins in its flat group."""
+        self.group_of = {x.name: g for g in self.groups for x in g.gradients}
         self.kept_bytes = self._kept_bytes()
         self.kept = False
         """Whether the gradients of the own slice are held."""
@@ -64,7 +63,7 @@ class ZeroOneTwo:
             return self.own * width
         if self.offload:
             return 0
-        return touched_numel((g.numel for g in c.built), self.own) * width
+        return sum(g.touched for g in self.groups) * width
 
     @property
     def hooks(self) -> bool:
@@ -74,19 +73,20 @@ class ZeroOneTwo:
     def setup(self) -> None:
         """Whole weights; this rank's slice of master and states, unless they live on the host."""
         b, c = self.c.builder, self.c
-        own = self.own
+        own, parts = self.own, [g.own for g in self.groups]
         c.flatten_weights(on_host=True)
-        b.scratch(own * c.weight_bytes, "slice of the weights")
+        low = [part * c.weight_bytes for part in parts]
+        b.scratch(own * c.weight_bytes, "slice of the weights", low)
         if not self.offload:
             states = own * (c.master_bytes + c.state_bytes)
-            made = c.states(own * c.state_bytes)
-            master = own * c.master_bytes
+            made = [size for part in parts for size in c.states(part * c.state_bytes)]
+            masters = [part * c.master_bytes for part in parts]
             b.alloc(
-                "optimizer_state", states, "optimizer states", tensors=(master, *made),
+                "optimizer_state", states, "optimizer states", tensors=(*masters, *made),
                 lazy=len(made),
             )  # fmt: skip
-            b.scratch(master, "zero gradients")
-            b.free_scratch(master, "zero gradients")
+            b.scratch(sum(masters), "zero gradients", masters)
+            b.free_scratch(sum(masters), "zero gradients")
         b.free_scratch(own * c.weight_bytes, "slice of the weights")
         if self.offload:
             largest = max(c.sizes, default=0)
@@ -175,6 +175,13 @@ class ZeroOneTwo:
         self.c.builder.free("bucket", self.buffers, "reduce buckets")
         self.buffers = 0
 
+    def _parts(self, bucket: list[Gradient]) -> Iterator[tuple[FlatGroup, list[Gradient]]]:
+        """A bucket's gradients by who holds them, in the order in which the kinds come in it."""
+        groups = [self.group_of[g.name] for g in bucket]
+        for kind in dict.fromkeys(g.group for g in groups):
+            both = [(g, x) for g, x in zip(groups, bucket, strict=True) if g.group == kind]
+            yield both[0][0], [x for _, x in both]
+
     def _pieces(self, bucket: list[Gradient]) -> Iterator[int]:
         """Elements per all-reduce: the bucket, or what each rank owns of a gradient beyond it.
 
@@ -183,7 +190,7 @@ class ZeroOneTwo:
         held, capacity = 0, self.bucket.capacity
         if len(bucket) == 1 and bucket[0].numel > capacity:
             start = self.offsets[bucket[0].name]
-            for piece in slices(start, start + bucket[0].numel, self.own):
+            for piece in slices(start, start + bucket[0].numel, self.group_of[bucket[0].name].own):
                 held += piece
                 if held > capacity:
                     yield held
@@ -201,14 +208,17 @@ class ZeroOneTwo:
         copied = wire if len(bucket) > 1 else 0
         b.alloc("communication", copied, "flattened bucket")
         waits: tuple[int, ...] = (ready, *self.in_flight)
-        for piece in self._pieces(bucket) if c.ranks > 1 else ():
-            call = Call("all_reduce", "dp", piece * c.comm_bytes)
-            waits = (c.beside("all-reduce gradients", call, waits),)
+        own = 0.0
+        for group, part in self._parts(bucket):
+            own += sum(g.numel for g in part) / group.ranks
+            for piece in self._pieces(part) if group.ranks > 1 else ():
+                call = Call("all_reduce", group.group, piece * c.comm_bytes)
+                waits = (c.beside("all-reduce gradients", call, waits),)
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
-        moved = 2.0 * (copied + wire + wire / c.ranks)
+        moved = 2.0 * (copied + wire + own * c.comm_bytes)
         done = c.aside("copy own slices", moved, "reduce", waits)
         if self.offload:
-            done = self._to_host(numel / c.ranks, done)
+            done = self._to_host(own, done)
         b.free("communication", copied, "flattened bucket")
         # Compute waits for the bucket before this one when overlapping, for this one otherwise.
         self.must_wait = self.in_flight if self.overlap else (done,)
@@ -246,12 +256,15 @@ class ZeroOneTwo:
             b.free_all("gradient", "gradients on the host")
             cpu_step(c, self.own, update_gpu=True, overflow=c.checks_overflow)
         else:
-            tensors = max(1, -(-c.tensors // c.ranks))
+            tensors = max(1, sum(-(-len(g.gradients) // g.ranks) for g in self.groups))
             waits = self.in_flight
             if c.checks_overflow:
                 c.check_overflow(2 * own_bytes, OVERFLOW_KERNELS * tensors, waits=waits)
             b.hook(c.costs.host.operator_s * STEP_VIEWS * c.tensors)
-            c.gradient_norm(own_bytes + NORM_BYTES * self.own, NORM_KERNELS * tensors, waits=waits)
+            size = own_bytes + NORM_BYTES * self.own
+            norms = len(self.groups)
+            c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, norms=norms)
+            c.average_expert_norms()
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
             parts = (own_bytes, 4.0 * self.own) if low_precision else ()
@@ -261,10 +274,11 @@ class ZeroOneTwo:
             b.free_all("gradient", "zero_grad")
             c.optimizer_step(self.own, low_precision_copy=low_precision)
             b.free("temporary", flat, "flat fp32 gradients")
-        if c.ranks > 1:
-            waits = b.last_on("h2d" if self.offload else "compute")
-            call = Call("all_gather", "dp", self.own * c.ranks * c.weight_bytes)
-            work = b.collective("all-gather weights", call, waits=waits)
-            b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,))
+        waits = b.last_on("h2d" if self.offload else "compute")
+        for group in self.groups:
+            if group.ranks > 1:
+                call = Call("all_gather", group.group, group.own * group.ranks * c.weight_bytes)
+                work = b.collective("all-gather weights", call, waits=waits)
+                waits = (b.compute("weights ready", "collective", 0.0, launches=0, waits=(work,)),)
         self.in_flight = self.must_wait = ()
         self.kept = False

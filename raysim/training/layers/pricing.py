@@ -418,9 +418,10 @@ class Pricer:
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
-        sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
-        back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
-        gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
+        if self.sharding.ep:  # others were heard to copy what they send
+            sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
+            back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
+            gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
         parts = (*map(round, backward), again)
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)

@@ -200,7 +200,8 @@ def exchanges(
             _tokens(found, o, sharding, width)
         elif sharding.tp > 1:
             _tensor(found, o, sharding, width, batch, known)
-            _traced(found, o, width, batch)
+        if o.collectives:
+            _traced(found, o, sharding, width, batch)
         if o.attention is not None and sharding.cp > 1:
             _context(found, o, sharding, width, batch)
         if o.kind == "loss" and sharding.ulysses:
@@ -208,7 +209,9 @@ def exchanges(
     return found
 
 
-def _traced(found: Exchanges, o: Operator, width: float, batch: float) -> None:
+def _traced(
+    found: Exchanges, o: Operator, sharding: Sharding, width: float, batch: float
+) -> None:  # fmt: skip
     """What torch was heard to exchange."""
     lists = {
         "forward": found.after_forward, "backward": found.before_backward,
@@ -217,8 +220,8 @@ def _traced(found: Exchanges, o: Operator, width: float, batch: float) -> None:
     for c in o.collectives:
         each = width if c.dtype == "compute" else FIXED_DTYPE_BYTES[c.dtype] * batch
         size = round(c.numel * each / (batch if c.fixed else 1.0))
-        if size:
-            lists[c.when].append(Exchange(c.op, "tp", size))
+        if size and (c.group == "ep" or sharding.tp > 1):
+            lists[c.when].append(Exchange(c.op, c.group, size))
 
 
 def column_input(o: Operator) -> Saved | None:

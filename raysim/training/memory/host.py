@@ -87,6 +87,7 @@ def host_memory(
     node: NodeSpec,
     ranks_per_node: int,
     sizes: Sequence[int] = (),
+    experts: int = 0,
 ) -> HostMemory:
     """Main memory and disk space per node.
 
@@ -96,6 +97,8 @@ def host_memory(
         Trainable and stored parameter elements of one pipeline stage's shard.
     sizes
         Elements of each trainable parameter; (): one flat lump, cut at ``sub_group_size``.
+    experts
+        Of ``numel``, elements of experts that are flattened apart (``moe_groups``).
     """
     zero = plan.zero
     by_category = {"process": float(HOST_PROCESS_BYTES)}
@@ -105,7 +108,7 @@ def host_memory(
         by_category |= held.memory()
         disk = held.disk_bytes()
     elif zero.stage and zero.offload_optimizer.device != "none":
-        by_category |= _zero12(plan, numel, max(sizes, default=0))
+        by_category |= _zero12(plan, numel, max(sizes, default=0), experts)
     each = {k: round(v) * ranks_per_node for k, v in by_category.items() if v}
     if plan.engine == "fsdp" and plan.fsdp.cpu_offload:
         each |= _fsdp_host(plan, numel, stored, ranks_per_node)
@@ -119,17 +122,21 @@ def host_memory(
     )
 
 
-def _zero12(plan: TrainingPlan, numel: int, largest: int) -> dict[str, float]:
+def _zero12(plan: TrainingPlan, numel: int, largest: int, experts: int) -> dict[str, float]:
     """Of one rank: its slice in one piece; gradients summed over micro-batches, and one in transit.
 
     Simplification: sums are pinned parameter by parameter; rounding each up is left out.
     """
-    own = flat_partition_numel(numel, plan.mesh.weight_ranks)
+    parts = [flat_partition_numel(numel - experts, plan.mesh.weight_ranks)]
+    if experts:
+        parts.append(flat_partition_numel(experts, plan.mesh.expert_ranks))
+    own = sum(parts)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float
-    staging = whole(own * low) if plan.precision != "fp32" else 0.0
+    staging = sum(whole(n * low) for n in parts) if plan.precision != "fp32" else 0.0
+    masters = sum(whole(n * 4.0) for n in parts)
     return {
-        "optimizer_state": 2 * whole(own * 4.0) + staging + own * state_bytes_per_element(plan),
+        "optimizer_state": 2 * masters + staging + own * state_bytes_per_element(plan),
         "gradient": whole(largest * low) + plan.sums_on_host * own * low,
     }
 

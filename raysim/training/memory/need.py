@@ -98,7 +98,11 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     rank = max(trained, key=lambda rank: sum(trained[rank]))
     fullest, held = trained[rank], sum(stored[rank].values())
     node = comms.topology.specs[comms.placement[0][0]]
-    found = host_memory(plan, sum(fullest), held, node, comms.ranks_per_node, fullest)
+    experts = sum(g.numel for s in stages for u in s.units for g in u.gradients if g.expert)
+    found = host_memory(
+        plan, sum(fullest), held, node, comms.ranks_per_node, fullest,
+        experts=experts if plan.moe_groups else 0,  # which no pipeline has
+    )  # fmt: skip
     return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 
 

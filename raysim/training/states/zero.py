@@ -7,11 +7,18 @@ pads every parameter to a multiple of N). Pure functions; the order of events is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import Optimizer
+
+EXPERT_GROUP_NUMEL = 178_956_971
+"""Elements of a flat group of experts' parameters at most, unless the script says otherwise
+(``moe/utils.py``, ``split_params_into_different_moe_groups_for_optimizer``)."""
 
 # fp32 elements of optimizer state per parameter element, in bytes (torch.optim and DeepSpeed
 # sources).
@@ -42,6 +49,55 @@ def flat_partition_numel(total: int, ranks: int) -> int:
     """Elements of one rank's slice of a flat buffer aligned to ``2 * ranks`` (ZeRO-1/2)."""
     align = 2 * ranks
     return -(-total // align) * align // ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatGroup:
+    """Parameters that are flattened together, and partitioned over the ranks that hold them."""
+
+    group: Literal["dp", "edp"]
+    """Of ranks: all replicas, or those with the same experts."""
+    ranks: int
+    gradients: tuple[Gradient, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements of all of them."""
+        return sum(g.numel for g in self.gradients)
+
+    @property
+    def own(self) -> int:
+        """Elements of a rank's slice, padding included."""
+        return flat_partition_numel(self.numel, self.ranks)
+
+    @property
+    def touched(self) -> int:
+        """Elements of whole gradients that the fullest slice touches."""
+        return touched_numel((g.numel for g in self.gradients), self.own)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where each gradient begins."""
+        ends = accumulate((g.numel for g in self.gradients), initial=0)
+        return dict(zip((g.name for g in self.gradients), ends, strict=False))
+
+
+def flat_groups(
+    built: Sequence[Gradient], ranks: int, expert_ranks: int | None
+) -> tuple[FlatGroup, ...]:
+    """One of everything, or experts' behind one of all others; None: experts are like others.
+
+    DeepSpeed makes one of each of the optimizer's groups; more than one of dense parameters is not
+    modelled.
+    """
+    if expert_ranks is None:
+        return (FlatGroup(group="dp", ranks=ranks, gradients=tuple(built)),)
+    dense = FlatGroup(
+        group="dp", ranks=ranks, gradients=tuple(g for g in built if not g.expert)
+    )  # fmt: skip
+    parts = pack((g for g in built if g.expert), EXPERT_GROUP_NUMEL)
+    experts = (FlatGroup(group="edp", ranks=expert_ranks, gradients=tuple(part)) for part in parts)
+    return (dense, *experts) if dense.gradients else tuple(experts)
 
 
 def slices(start: int, end: int, own: int) -> Iterator[int]:

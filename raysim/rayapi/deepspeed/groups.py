@@ -1,0 +1,141 @@
+"""``deepspeed.utils.groups``: which ranks share experts, and which hold the same ones.
+
+Real counterpart: ``deepspeed/utils/groups.py`` (``_create_expert_and_data_parallel``): neighbours
+share a layer's experts, every ``ep_size``-th rank holds the same ones.
+
+Not modelled: ``use_data_before_expert_parallelism``, an ``mpu``, tensor and sequence parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.unsupported import NotEmulatedError
+
+mpu = None
+expert_tensor_parallel_world_size = 1
+_alone: dict[Any, Any] = {}
+"""Groups outside of a worker: there are none."""
+
+
+def _own(kind: str) -> dict[str, Any]:
+    """Groups of the worker that asks, by name."""
+    worker = worker_here()
+    known: dict[Any, Any] = _alone if worker is None else worker.globals
+    found: dict[str, Any] = known.setdefault((__name__, kind), {})
+    return found
+
+
+def _get_expert_parallel_group_dict() -> dict[str, Any]:
+    """Groups that share a layer's experts, by name."""
+    return _own("ep")
+
+
+def _get_expert_data_parallel_group_dict() -> dict[str, Any]:
+    """Groups that hold the same experts, by name."""
+    return _own("edp")
+
+
+def _create_expert_and_data_parallel(expert_parallel_size_: int, **_more: Any) -> None:
+    """Both kinds, for one ``ep_size``; every rank calls it."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    size = expert_parallel_size_
+    assert world % size == 0, f"{world} is not divisible by {size}"
+    every = {
+        "edp": [list(range(i, world, size)) for i in range(size)],
+        "ep": [list(range(i, i + size)) for i in range(0, world, size)],
+    }
+    for kind, some in every.items():
+        for ranks in some:
+            group = dist.new_group(ranks)
+            if rank in ranks:
+                _own(kind)[f"ep_size_{size}"] = group
+                _own(f"{kind}_ranks")[f"ep_size_{size}"] = ranks
+
+
+def _get_max_expert_size_name() -> str:
+    """Of the largest ``ep_size``."""
+    return f"ep_size_{max(int(name.split('_')[2]) for name in _own('ep'))}"
+
+
+def _get_max_expert_parallel_group() -> Any:
+    """Of the largest ``ep_size``."""
+    return _get_expert_parallel_group(_get_max_expert_size_name())
+
+
+def _get_expert_parallel_group(group_name: str) -> Any:
+    """Ranks that share experts with this one."""
+    assert group_name in _own("ep"), "expert parallel group is not initialized"
+    return _own("ep")[group_name]
+
+
+def _get_expert_data_parallel_group(group_name: str) -> Any:
+    """Ranks that hold the experts of this one."""
+    assert group_name in _own("edp"), "expert data parallel group is not initialized"
+    return _own("edp")[group_name]
+
+
+def _get_expert_parallel_group_ranks(group_name: str) -> list[int]:
+    """Ranks of the former."""
+    return list(_own("ep_ranks")[group_name])
+
+
+def _get_expert_data_parallel_group_ranks(group_name: str) -> list[int]:
+    """Ranks of the latter."""
+    return list(_own("edp_ranks")[group_name])
+
+
+def _get_expert_parallel_world_size(group_name: str) -> int:
+    """How many share experts."""
+    return dist.get_world_size(_get_expert_parallel_group(group_name))
+
+
+def _get_expert_data_parallel_world_size(group_name: str) -> int:
+    """How many hold the same ones."""
+    return dist.get_world_size(_get_expert_data_parallel_group(group_name))
+
+
+def _get_expert_parallel_rank(group_name: str) -> int:
+    """Place among those that share experts."""
+    return dist.get_rank(_get_expert_parallel_group(group_name))
+
+
+def _get_expert_data_parallel_rank(group_name: str) -> int:
+    """Place among those that hold the same ones."""
+    return dist.get_rank(_get_expert_data_parallel_group(group_name))
+
+
+def _get_data_parallel_group() -> Any:
+    """All ranks."""
+    return dist.group.WORLD
+
+
+def _get_data_parallel_world_size() -> int:
+    """All ranks."""
+    return dist.get_world_size()
+
+
+def _get_data_parallel_rank() -> int:
+    """Of all ranks."""
+    return dist.get_rank()
+
+
+def _get_model_parallel_world_size() -> int:
+    """A model is whole on each rank, experts aside."""
+    return 1
+
+
+def _get_expert_model_parallel_world_size() -> int:
+    """Experts are whole on their ranks."""
+    return expert_tensor_parallel_world_size
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise NotEmulatedError(
+        f"deepspeed.utils.groups.{name}", "groups of expert and of data parallelism"
+    )
