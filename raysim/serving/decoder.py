@@ -38,7 +38,7 @@ FAMILIES = (
     "qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "bamba",
     "granitemoehybrid", "nemotron_h", "glm4_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
     "qwen3_vl_moe", "granite", "seed_oss", "smollm3", "exaone4", "olmo2", "olmo3",
-    "olmoe", "minimax_m2",
+    "olmoe", "minimax_m2", "opt",
 )  # fmt: skip
 """Families whose blocks are a mixer, a feed-forward, or one after the other."""
 LATENT = "kv_a_proj_with_mqa"

@@ -85,7 +85,7 @@ def install(r: Replaced) -> None:
         "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
         "init": lambda _: None,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
-        "empty_cache": lambda _: None, "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
+        "empty_cache": lambda s: s.worker.empties_cache(), "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
         "get_device_capability": lambda s, *_: _capability(s),
         "get_device_properties": _properties, "memory_allocated": _allocated,

@@ -21,6 +21,7 @@ import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
+from raysim.rayapi.ranks import links
 from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
@@ -147,6 +148,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         spread.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
+        links.install(_INSTALLED)
         numbers.install(_INSTALLED)
         later = {"torch.distributed.pipelining": partial(pipelining.install, _INSTALLED)}
         stack.enter_context(changed(later))
@@ -276,32 +278,41 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, _waited(_meeting))
-    r.call(dist, "all_reduce", _waited(_all_reduce))
-    r.call(dist, "broadcast", _waited(_broadcast))
-    r.call(dist, "all_gather", _waited(_all_gather))
-    r.call(dist, "all_gather_into_tensor", _waited(_all_gather_into))
+        r.call(dist, name, _waited(name, _meeting))
+    r.call(dist, "all_reduce", _waited("all_reduce", _all_reduce))
+    r.call(dist, "broadcast", _waited("broadcast", _broadcast))
+    r.call(dist, "all_gather", _waited("all_gather", _all_gather))
+    into = "all_gather_into_tensor"
+    r.call(dist, into, _waited(into, _all_gather_into))
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
 def _rank(worker: Any, group: Any = None) -> int:
+    if isinstance(group, links.Link):
+        return group.rank
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return -1
     return int(group.rank() if mesh.ranks_of(group) else worker.expect_group().context.rank)
 
 
 def _world_size(worker: Any, group: Any = None) -> int:
+    if isinstance(group, links.Link):
+        return group.world_size
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return -1
     return len(mesh.ranks_of(group)) or worker.expect_group().context.world_size
 
 
-def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
+def _waited(name: str, collective: Callable[..., None]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
 
     def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        if not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+        link = links.found_in(args, kwargs)
+        if link is not None:
+            steps.synchronize()
+            link.collective(name, links.tensor_in(args, kwargs))
+        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
             collective(steps, *args, **kwargs)
         return _DONE if async_op else None
 
