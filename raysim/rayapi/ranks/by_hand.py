@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,7 @@ class Crews:
         now_ns = self.session.now_ns
         record.begin_ns = now_ns
         record.phase(now_ns, "startup")
+        record.state(now_ns, "RUNNING")
         record.began(now_ns, len(members), 0)
         crew = Crew(gang=HandGang(self.session, record, members))
         self.made.append(crew)
@@ -84,10 +85,12 @@ class Crews:
             record = crew.gang.record
             if not crew.shared.steps and crew.shared.too_large is None:
                 continue
+            record.state(self.session.now_ns, "FINISHED")
             record.ended(self.session.now_ns)
             steps, world = record.executed_steps(), crew.gang.world_size
             text = f"{record.name}: {steps} steps on {world} rank{'s' * (world > 1)}"
             report = report_of(record, ok=crew.shared.too_large is None, text=text)
+            report = replace(report, bound_by="", would_help=())  # an iteration's say it
             self.session.env.reports.append(with_training(report, crew.shared))
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.session import Session
 
 LIBRARY = "rlhf"
+CALL_NS = 20_000_000
+"""Between two parameters of one weight sync lie calls of Ray: up to so much belongs to it."""
 SAYS: dict[Phase, str] = {
     "rollout": "rollout", "forward": "forwards (rewards, references, log probabilities)",
     "update": "update", "weight sync": "weight sync", "sleep and wake": "sleep and wake",
@@ -38,11 +40,12 @@ def iterations(session: Session, use: GpuUse) -> None:
         session.env.reports.append(_report(use))
 
 
-def union_ns(spans: list[tuple[int, int]]) -> int:
-    """Nanoseconds in at least one of them."""
+def union_ns(spans: list[tuple[int, int]], gap_ns: int = 0) -> int:
+    """Nanoseconds in at least one of them, or in a gap so short between two."""
     total, until = 0, -1
     for begin, end in sorted(spans):
-        total += max(0, end - max(begin, until))
+        first = until if 0 <= begin - until <= gap_ns and until >= 0 else begin
+        total += max(0, end - max(first, until))
         until = max(until, end)
     return total
 
@@ -78,13 +81,14 @@ def _report(use: GpuUse) -> LibraryReport:
         own = [s for s in within if s.phase == phase]
         if not own:
             continue
-        length_ns = union_ns([(s.begin_ns, s.end_ns) for s in own])
+        gap_ns = CALL_NS if phase == "weight sync" else 0
+        length_ns = union_ns([(s.begin_ns, s.end_ns) for s in own], gap_ns)
         took_s[phase] = length_ns / NS_PER_S / count
         rows.append((
             SAYS[phase], took_s[phase], length_ns / wall_ns, busy_ns(own) / (gpus * wall_ns),
             use.fullest.get(phase, (0.0,))[0],
         ))  # fmt: skip
-    nothing_ns = wall_ns - union_ns([(s.begin_ns, s.end_ns) for s in within])
+    nothing_ns = wall_ns - union_ns([(s.begin_ns, s.end_ns) for s in within], CALL_NS)
     rows.append((
         "none of these", nothing_ns / NS_PER_S / count, nothing_ns / wall_ns, None, None
     ))  # fmt: skip

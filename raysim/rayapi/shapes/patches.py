@@ -86,8 +86,7 @@ class Replaced:
                     return function(*args, **kwargs)
                 return ours(caller, *args, **kwargs)
 
-            either.__name__ = name
-            either.__wrapped__ = function  # type: ignore[attr-defined]
+            _looks_like(either, function, name)
             return staticmethod(either) if isinstance(real, staticmethod) else either
 
         self.set(owner, name, make)
@@ -105,9 +104,7 @@ class Replaced:
                     return real(*args, **kwargs)
                 return ours(real, caller, *args, **kwargs)
 
-            either.__name__ = name
-            either.__module__ = getattr(real, "__module__", None) or either.__module__
-            either.__wrapped__ = real  # type: ignore[attr-defined]
+            _looks_like(either, real, name)
             return either
 
         self.set(owner, name, make)
@@ -117,6 +114,14 @@ class Replaced:
         while self._before:
             owner, name, real = self._before.pop()
             setattr(owner, name, real)
+
+
+def _looks_like(either: Any, real: Any, name: str) -> None:
+    """By its name pickle finds it in its module, where a script has imported it from."""
+    either.__name__ = name
+    either.__module__ = getattr(real, "__module__", None) or either.__module__
+    either.__qualname__ = getattr(real, "__qualname__", name)
+    either.__wrapped__ = real
 
 
 _INSTALLED = Replaced()
