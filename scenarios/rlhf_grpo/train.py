@@ -16,7 +16,6 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.multiprocessing.reductions import reduce_tensor
 from transformers import AutoModelForCausalLM
-
 from vllm import LLM, SamplingParams
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -134,10 +133,13 @@ class Trainer(Rank):
 
     def update(self, sequences, rewards, references):
         """One step of GRPO over all sequences."""
-        advantages = (rewards - rewards.mean(-1, keepdim=True)) / (rewards.std(-1, keepdim=True) + 1e-4)
+        spread = rewards.std(-1, keepdim=True) + 1e-4
+        advantages = (rewards - rewards.mean(-1, keepdim=True)) / spread
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         mine = advantages.flatten()[rank::world].to("cuda").split(self.args.micro_batch)
-        for batch, advantage, reference in zip(self.batches(sequences), mine, references):
+        for batch, advantage, reference in zip(
+            self.batches(sequences), mine, references, strict=True
+        ):
             now, old = log_probs(self.engine, batch), reference.to("cuda")
             ratio = torch.exp(now - now.detach())
             kl = torch.exp(old - now) - (old - now) - 1
@@ -174,6 +176,7 @@ class Trainer(Rank):
 
 def group_of(kind, args, pg, first, share, train):
     """Actors in bundles of the placement group, the first of which says where they meet."""
+
     def actor(rank, *where):
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=pg, placement_group_bundle_index=first + rank
@@ -189,12 +192,13 @@ def group_of(kind, args, pg, first, share, train):
 
 
 def engines_of(args, pg, first):
-    options = dict(
-        model=MODEL, dtype="bfloat16", max_model_len=4096, tensor_parallel_size=args.tp,
-        gpu_memory_utilization=0.5 if args.colocate else 0.9, enforce_eager=False,
-        enable_sleep_mode=args.colocate, worker_extension_cls="receiving.Receives",
-        distributed_executor_backend="ray" if args.tp > 1 else "uni",
-    )  # fmt: skip
+    options = {
+        "model": MODEL, "dtype": "bfloat16", "max_model_len": 4096,
+        "tensor_parallel_size": args.tp, "enforce_eager": False,
+        "gpu_memory_utilization": 0.5 if args.colocate else 0.9,
+        "enable_sleep_mode": args.colocate, "worker_extension_cls": "receiving.Receives",
+        "distributed_executor_backend": "ray" if args.tp > 1 else "uni",
+    }  # fmt: skip
     made = []
     for i in range(args.engines):
         bundles = list(range(first + i * args.tp, first + (i + 1) * args.tp))
@@ -217,20 +221,20 @@ def iteration(args, engines, trainers, references):
     prompts = [p for p in prompts for _ in range(args.group)]
     share = len(prompts) // len(engines)
     parts = [prompts[i * share : (i + 1) * share] for i in range(len(engines))]
-    answers = ray.get([e.rollout.remote(p, sampling) for e, p in zip(engines, parts)])
-    flat = [p["prompt_token_ids"] + list(ids)
-            for part, answer in zip(parts, answers) for p, ids in zip(part, answer)]  # fmt: skip
+    answers = ray.get([e.rollout.remote(p, sampling) for e, p in zip(engines, parts, strict=True)])
+    responses = [ids for answer in answers for ids in answer]
+    flat = [p["prompt_token_ids"] + list(ids) for p, ids in zip(prompts, responses, strict=True)]
     rewards = torch.rand(len(flat) // args.group, args.group)
     if args.colocate:
         ray.get([e.sleep.remote() for e in engines])
         ray.get([t.reload.remote() for t in trainers])
     data = ray.put(flat)
     scored = ray.get([r.score.remote(data) for r in references])
-    ray.get([t.update.remote(data, rewards, s) for t, s in zip(trainers, scored)])
+    ray.get([t.update.remote(data, rewards, s) for t, s in zip(trainers, scored, strict=True)])
     if args.colocate:
         ray.get([t.offload.remote() for t in trainers])
         ray.get([e.wake_up.remote(["weights"]) for e in engines])
-        ray.get([t.hand_over.remote(e) for t, e in zip(trainers, engines)])
+        ray.get([t.hand_over.remote(e) for t, e in zip(trainers, engines, strict=True)])
         ray.get([e.wake_up.remote(["kv_cache"]) for e in engines])
     else:
         ray.get([t.send_weights.remote(engines) for t in trainers])

@@ -42,7 +42,9 @@ def GatheredParameters(  # noqa: N802  (DeepSpeed's name)
     """``deepspeed.zero.GatheredParameters``: of parameters that ZeRO-3 has split."""
     worker = worker_here()
     if enabled and worker is not None:
-        each = params if isinstance(params, Iterable) and not hasattr(params, "nbytes") else [params]
+        each = (
+            params if isinstance(params, Iterable) and not hasattr(params, "nbytes") else [params]
+        )
         worker.gathers(sum(p.nbytes for p in each if hasattr(p, "ds_id")))
     yield
 

@@ -1,8 +1,8 @@
 """What the processes of a program do with its GPUs, and hold on them, phase by phase.
 
 Real counterpart: ``nvidia-smi`` and a clock around the calls of an RLHF trainer. Several processes
-may hold memory of one GPU at a time (actors of fractions, an engine beside a trainer); what does not
-fit beside the others is out of memory.
+may hold memory of one GPU at a time (actors of fractions, an engine beside a trainer); what does
+not fit beside the others is out of memory.
 
 Not modelled: two processes that compute on one GPU at the same time (neither slows the other).
 """

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raysim.raylibs.report import LibraryReport, Table
 from raysim.rayapi.ranks.gpu_use import PHASES, GpuUse, Phase, Spent
+from raysim.raylibs.report import LibraryReport, Table
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from raysim.rayapi.standins.said import program_here
 from raysim.rayapi.standins.packages import of_a_script
+from raysim.rayapi.standins.said import program_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _PACKAGES = (

@@ -122,4 +122,3 @@ class Context:
         """It ends."""
 
     destroy = term
-

@@ -1,9 +1,9 @@
 """The workers of an engine: one process per GPU, or the engine's own process.
 
 Real counterparts: ``vllm/v1/worker/gpu_worker.py``, ``vllm/v1/executor`` (``uniproc``,
-``multiproc``, ``ray``). An executor on Ray has an actor for each GPU, placed as vLLM places it; else
-ranks are threads of the engine's process. Workers hold an engine's memory and run what
-``collective_rpc`` names; iterations are played by the engine alone.
+``multiproc``, ``ray``). An executor on Ray has an actor for each GPU, placed as vLLM places it;
+else ranks are threads of the engine's process. Workers run what ``collective_rpc`` names;
+iterations are played by the engine alone.
 """
 
 from __future__ import annotations
