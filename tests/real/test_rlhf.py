@@ -206,3 +206,75 @@ def test_weights_are_broadcast_to_all_workers(backend: str) -> None:
     assert loaded == [2 * numel] * 2
     least_s = 2 * numel / GPU.scale_up_bytes_per_s
     assert least_s < took_s < 3 * least_s
+
+
+class Beside:
+    """An actor in a second group, made of torch's inner functions as RLHF trainers do."""
+
+    def meet(self, rank: int, world_size: int) -> Any:
+        from torch.distributed import distributed_c10d as c10d
+
+        torch.distributed.init_process_group(
+            "nccl", init_method=f"tcp://10.0.0.{rank}:29600", world_size=1, rank=0
+        )
+        meeting = c10d.rendezvous("tcp://10.0.0.0:29700", rank, world_size)
+        store, rank, world_size = next(meeting)
+        group, _ = c10d._new_process_group_helper(
+            world_size, rank, [], "nccl", c10d.PrefixStore("sync", store), group_name="sync"
+        )
+        weight = torch.empty(2**30, dtype=torch.bfloat16, device="cuda")
+        began_s = now_s()
+        torch.distributed.broadcast(weight, 0, group=group)
+        place = torch.distributed.get_rank(), torch.distributed.get_rank(group)
+        return now_s() - began_s, place, torch.distributed.get_world_size(group)
+
+
+def test_a_second_group_of_torch_s_inner_functions_is_another_one() -> None:
+    def main() -> Any:
+        import ray
+
+        actors = [ray.remote(num_gpus=1)(Beside).remote() for _ in range(2)]
+        return ray.get([a.meet.remote(rank, 2) for rank, a in enumerate(actors)])
+
+    first, second = played(main)
+    assert (first[1], second[1]) == ((0, 0), (0, 1))
+    assert first[2] == second[2] == 2
+    least_s = 2 * 2**30 / GPU.scale_up_bytes_per_s
+    assert least_s < first[0] < 3 * least_s
+
+
+class Hands:
+    """Two processes of one GPU, of which one opens what the other has."""
+
+    def give(self, address: str) -> None:
+        import zmq
+        from torch.multiprocessing.reductions import reduce_tensor
+
+        socket = zmq.Context().socket(zmq.REQ)
+        socket.bind(address)
+        socket.send_pyobj(reduce_tensor(torch.empty(3, 5, device="cuda")))
+        assert socket.recv() == b"opened"
+
+    def open(self, address: str) -> Any:
+        import zmq
+
+        socket = zmq.Context().socket(zmq.REP)
+        socket.connect(address)
+        rebuild, arguments = socket.recv_pyobj()
+        found = rebuild(*arguments)
+        socket.send(b"opened")
+        return tuple(found.shape), found.dtype, now_s()
+
+
+def test_a_handle_through_a_socket_opens_a_tensor_of_its_shape() -> None:
+    def main() -> Any:
+        import ray
+
+        giver, opener = [ray.remote(num_gpus=0.5)(Hands).remote() for _ in range(2)]
+        opened = opener.open.remote("ipc:///tmp/handles.sock")
+        given = giver.give.remote("ipc:///tmp/handles.sock")
+        ray.get(given)
+        return ray.get(opened)
+
+    shape, dtype, _ = played(main)
+    assert (shape, dtype) == ((3, 5), torch.float32)

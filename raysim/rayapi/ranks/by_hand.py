@@ -317,8 +317,8 @@ def _resting_bytes(found: Prediction) -> float:
 
 
 def _said(name: str, given: int | None) -> int:
-    if given not in (-1, None):
-        return int(given)  # type: ignore[arg-type]
+    if given is not None and given != -1:
+        return int(given)
     _asked_for(name)
     return int(os.environ[name])
 

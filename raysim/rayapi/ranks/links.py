@@ -121,7 +121,8 @@ def _taken_to_be_equal(real: Any, worker: Any, a: Any, b: Any, *more: Any, **nam
 
 def _rendezvous(worker: Any, url: str, rank: int = -1, world_size: int = -1, **_more: Any) -> Any:
     worker.met_at = url
-    yield dist.HashStore(), rank, world_size
+    torch_s: Any = dist  # whose stores are not typed
+    yield torch_s.HashStore(), rank, world_size
 
 
 def _new_group(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raysim.rayapi.ranks.gpu_use import PHASES, GpuUse, Phase, Spent
-from raysim.raylibs.report import LibraryReport, Table
+from raysim.raylibs.report import Cell, LibraryReport, Table
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _report(use: GpuUse) -> LibraryReport:
     last = max(s.end_ns for s in within)
     count, gpus, wall_ns = rounds(within), len(use.places), last - first
     idle = 1 - busy_ns(within) / (gpus * wall_ns)
-    rows, took_s = [], dict[Phase, float]()
+    rows, took_s = list[tuple[Cell, ...]](), dict[Phase, float]()
     for phase in PHASES:
         own = [s for s in within if s.phase == phase]
         if not own:
