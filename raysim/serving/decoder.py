@@ -41,6 +41,8 @@ FAMILIES = (
     "olmoe", "minimax_m2", "opt",
 )  # fmt: skip
 """Families whose blocks are a mixer, a feed-forward, or one after the other."""
+POSITIONED = ("opt",)
+"""Of them, those with learned positions, biases, and maybe embeddings of another width."""
 LATENT = "kv_a_proj_with_mqa"
 """The product whose output multi-head latent attention keeps."""
 
@@ -186,7 +188,7 @@ def read_decoder(
     if not any(b.heads for b in blocks):
         r.refuse("model_type", f"{family!r} without a layer of attention cannot be served yet")
         r.check()
-    return Decoder(
+    found = Decoder(
         name=called(config),
         hidden=model.hidden_size,
         vocabulary=model.vocab_size,
@@ -199,6 +201,9 @@ def read_decoder(
         state_bytes=_state_bytes(r),
         sinks=family == "gpt_oss",
     )
+    if family in POSITIONED:
+        return replace(found, beside=model.num_parameters - found.parameters)
+    return found
 
 
 def _says_the_same(r: Reader, quantization: str) -> None:
