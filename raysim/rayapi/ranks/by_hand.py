@@ -88,10 +88,11 @@ class Crews:
             record.state(self.session.now_ns, "FINISHED")
             record.ended(self.session.now_ns)
             steps, world = record.executed_steps(), crew.gang.world_size
-            text = f"{record.name}: {steps} steps on {world} rank{'s' * (world > 1)}"
+            text = f"{record.name}: {steps} steps on {world} rank{'s' * (world > 1)}."
             report = report_of(record, ok=crew.shared.too_large is None, text=text)
-            report = replace(report, bound_by="", would_help=())  # an iteration's say it
-            self.session.env.reports.append(with_training(report, crew.shared))
+            report = replace(report, bound_by="", would_help=(), tables=())  # an iteration's say it
+            report = with_training(report, crew.shared)
+            self.session.env.reports.append(replace(report, tables=report.tables[:1]))
 
 
 def crews_of(session: Session) -> Crews:

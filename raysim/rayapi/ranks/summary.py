@@ -105,7 +105,7 @@ def _report(use: GpuUse) -> LibraryReport:
     return LibraryReport(
         kind=LIBRARY, ok=True,
         text=f"{count:,} iterations of {each_s:,.1f} s on {gpus:,} GPUs, which are idle "
-        f"{idle:.0%} of the time",
+        f"{idle:.0%} of the time.",
         metrics={
             "iteration_seconds": each_s, "gpu_idle": idle,
             **{f"{phase.replace(' ', '_')}_seconds": s for phase, s in took_s.items()},
