@@ -35,6 +35,7 @@ from raysim.rayapi.serialization import (
     serialize,
 )
 from raysim.rayapi.submission import put_payload
+from raysim.rayapi.torch_programs import replaced
 from raysim.raycore.ids import hex_id
 from raysim.raycore.resources import base_name
 from raysim.raycore.tasks import Payload, TaskError
@@ -199,6 +200,10 @@ class CreationBody(Body):
         state.actor = ActorHere(
             self.info, spec.options, spec.actor_id, spec.attempt > 0, running.resource_ids
         )
+        if replaced():
+            from raysim.rayapi.ranks.by_hand import begin_actor  # it needs torch
+
+            begin_actor(fiber, gpu_indices(running.resource_ids))
         cls = load_code(self.code)
         instance = cls.__new__(cls)
         running.keep(instance)

@@ -64,6 +64,7 @@ QUIET_NS = 1_800 * 10**9
 """Half an hour in which nothing happens but what repeats itself: longer than any period, retry or
 time limit in Ray (the autoscaler's idle time, 5 minutes, is the longest)."""
 _TWICE = 2
+_VISIBLE = ENVIRON.encodekey("CUDA_VISIBLE_DEVICES")
 _CROWD = 10_000
 """Where as much is pending, something goes on."""
 
@@ -313,6 +314,8 @@ class Session:
             assert self._make is not None
             self.cluster = self._make(request)
             self.environ = dict(state.environ)  # ray.init() has started the raylet
+        elif (seen := state.environ.get(_VISIBLE)) is not None:
+            self.environ.setdefault(_VISIBLE, seen)  # ``ray.init()`` without an address starts Ray
         lead_ns = fiber.take_lead()
 
         def start(then: Callable[[Any], object]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from raysim.rayapi.standins.packages import packages_of_scripts
 from raysim.rayapi.trackers import trackers_of_scripts
 
-_NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib")
+_NAMED = re.compile("torch|deepspeed|transformers|accelerate|rllib|vllm")
 _LOADED_BEFORE = {
     "pandas": "pandas", "pyarrow": "pyarrow", "datasets": "datasets", "fastapi": "pydantic.v1",
     "pydantic": "pydantic.v1", "gymnasium": "gymnasium", "rllib": "gymnasium",
@@ -52,13 +52,20 @@ def replace() -> None:
     from raysim.rayapi.huggingface.installed import huggingface_of_workers
     from raysim.rayapi.lightning.installed import lightning_of_workers
     from raysim.rayapi.shapes.patches import torch_of_workers
+    from raysim.rayapi.vllm.names import vllm_names
 
     _REPLACED.append(True)
     _WORLD[-1].callback(_REPLACED.clear)
     replaced = _WORLD[-1].enter_context(torch_of_workers())
     _WORLD[-1].enter_context(deepspeed_names())
+    _WORLD[-1].enter_context(vllm_names())
     _WORLD[-1].enter_context(huggingface_of_workers(replaced))
     _WORLD[-1].enter_context(lightning_of_workers(replaced))
+
+
+def replaced() -> bool:
+    """Whether a world is emulated that has its torch."""
+    return bool(_REPLACED)
 
 
 @contextmanager

@@ -38,9 +38,11 @@ FAMILIES = (
     "qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "bamba",
     "granitemoehybrid", "nemotron_h", "glm4_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl",
     "qwen3_vl_moe", "granite", "seed_oss", "smollm3", "exaone4", "olmo2", "olmo3",
-    "olmoe", "minimax_m2",
+    "olmoe", "minimax_m2", "opt",
 )  # fmt: skip
 """Families whose blocks are a mixer, a feed-forward, or one after the other."""
+POSITIONED = ("opt",)
+"""Of them, those with learned positions, biases, and maybe embeddings of another width."""
 LATENT = "kv_a_proj_with_mqa"
 """The product whose output multi-head latent attention keeps."""
 
@@ -186,7 +188,7 @@ def read_decoder(
     if not any(b.heads for b in blocks):
         r.refuse("model_type", f"{family!r} without a layer of attention cannot be served yet")
         r.check()
-    return Decoder(
+    found = Decoder(
         name=called(config),
         hidden=model.hidden_size,
         vocabulary=model.vocab_size,
@@ -199,6 +201,9 @@ def read_decoder(
         state_bytes=_state_bytes(r),
         sinks=family == "gpt_oss",
     )
+    if family in POSITIONED:
+        return replace(found, beside=model.num_parameters - found.parameters)
+    return found
 
 
 def _says_the_same(r: Reader, quantization: str) -> None:

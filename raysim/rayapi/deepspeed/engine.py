@@ -126,6 +126,9 @@ class DeepSpeedEngine(torch.nn.Module):
         mixtures = expert_parallel.mixtures(self.module)
         self.has_moe_layers, self.num_experts = bool(mixtures), [m.num_experts for m in mixtures]
         expert_parallel.make_groups(self.module)
+        if self._settings.zero.stage == 3:
+            for number, p in enumerate(self.module.parameters()):
+                p.ds_id, p.ds_shape, p.ds_numel = number, p.shape, p.numel()
         if optimizer is None and given:  # without parameters it only evaluates
             grouped = configure_moe_param_groups(given) if mixtures else given
             optimizer = _of_json(grouped, self._settings)
@@ -324,6 +327,15 @@ class DeepSpeedEngine(torch.nn.Module):
     def zero_gather_16bit_weights_on_model_save(self) -> bool:
         """Of the JSON."""
         return self._settings.zero.stage3_gather_16bit_weights_on_model_save
+
+    def offload_states(self, *_args: Any, **_kwargs: Any) -> None:
+        """``engine.offload_states``: all of them to main memory, until they are called back."""
+        self._steps.synchronize()
+        self._steps.worker.offloads(1.0)
+
+    def reload_states(self, *_args: Any, **_kwargs: Any) -> None:
+        """``engine.reload_states``."""
+        self._steps.worker.offloads(0.0)
 
     def compile(self, *_args: Any, **_kwargs: Any) -> None:
         """``engine.compile()``: the plan is a compiled one's."""

@@ -1,15 +1,18 @@
 """``deepspeed.zero``: constructing models in parts.
 
 Real counterpart: ``deepspeed/runtime/zero/partition_parameters.py``. Parameters have no values, so
-nothing is gathered and nothing is split; what that takes is in the step's prediction.
+nothing is split; what gathering takes is in the step's prediction. In actors of Ray Core (whose
+programs gather to send weights elsewhere) ``GatheredParameters`` takes an all-gather.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
+from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
 
@@ -33,8 +36,16 @@ def Init(*_args: Any, **_kwargs: Any) -> Any:  # noqa: N802  (DeepSpeed's name)
 
 
 @contextmanager
-def GatheredParameters(*_args: Any, **_kwargs: Any) -> Any:  # noqa: N802  (DeepSpeed's name)
-    """``deepspeed.zero.GatheredParameters``."""
+def GatheredParameters(  # noqa: N802  (DeepSpeed's name)
+    params: Any, *_args: Any, enabled: bool = True, **_kwargs: Any
+) -> Any:
+    """``deepspeed.zero.GatheredParameters``: of parameters that ZeRO-3 has split."""
+    worker = worker_here()
+    if enabled and worker is not None:
+        each = (
+            params if isinstance(params, Iterable) and not hasattr(params, "nbytes") else [params]
+        )
+        worker.gathers(sum(p.nbytes for p in each if hasattr(p, "ds_id")))
     yield
 
 

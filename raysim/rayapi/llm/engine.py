@@ -22,6 +22,8 @@ from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.llm.known import config_of, longest_of
 from raysim.rayapi.llm.summary import engines_of
 from raysim.rayapi.llm.texts import counter
+from raysim.rayapi.standins.configs import by_name
+from raysim.raycore.ids import NodeID
 from raysim.raylibs.llm.config import ColdStart
 from raysim.serving.build import engine_on
 from raysim.serving.decoder import read_decoder
@@ -49,6 +51,23 @@ class Sampling:
         return most if self.ignore_eos else min(most, max(ANSWER_TOKENS, self.min_tokens))
 
 
+def _config_of(source: str) -> Mapping[str, Any]:
+    """Of the models served most, or of all that stand-ins know.
+
+    Raises
+    ------
+    ValueError
+        Nobody knows one.
+    """
+    try:
+        return config_of(source)
+    except ValueError:
+        found = by_name(source)
+        if found is None:
+            raise
+        return found
+
+
 class Model:
     """What a program named, and the engine that it asks for.
 
@@ -66,7 +85,7 @@ class Model:
     """
 
     def __init__(self, source: str, engine_kwargs: Mapping[str, Any]) -> None:
-        config = config_of(source)
+        config = _config_of(source)
         try:
             engine, _ = engine_settings(engine_kwargs)
             self.decoder = read_decoder(config, quantization=engine.quantization)
@@ -88,6 +107,8 @@ class Engine:
         What it serves.
     role
         Of engines that do a part of it, as reports say it.
+    on
+        The node of its first GPU; None: its process's own.
 
     Raises
     ------
@@ -97,10 +118,11 @@ class Engine:
         The model does not fit.
     """
 
-    def __init__(self, model: Model, role: str = "") -> None:
+    def __init__(self, model: Model, role: str = "", on: NodeID | None = None) -> None:
         fiber = this_fiber()
         session, core = fiber.process.session, this_core(fiber)
-        node = session.env.nodes[core.me.node_id].spec
+        on = core.me.node_id if on is None else on
+        node = session.env.nodes[on].spec
         if node.gpu is None:
             raise RuntimeError("Failed to infer device type: the replica's node has no GPU.")
         fiber.process.priced = True
@@ -110,7 +132,7 @@ class Engine:
         try:
             self.runs = engine_on(
                 session.sim, model.decoder, node, model.engine,
-                around=(session.env.topology, core.me.node_id),
+                around=(session.env.topology, on),
             )  # fmt: skip
         except InfeasibleError as error:
             raise ValueError(str(error)) from None

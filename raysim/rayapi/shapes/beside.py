@@ -24,7 +24,7 @@ from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
-from raysim.rayapi.shapes.plans import describe
+from raysim.rayapi.shapes.plans import Wrapping, describe
 from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
 from raysim.tracing import Script, trace
@@ -127,7 +127,21 @@ class Beside:
             )  # fmt: skip
             alone = describe(module).engine == "ddp"
             steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
+        elif steps.worker.prices_first:
+            steps.evaluated(self._untrained(module, role, (args, kwargs), key[3]), within=False)
         return answer
+
+    def _untrained(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
+        """Of a model that no step has trained yet, spread as its engine has it."""
+        known, steps = self._steps.shared.forwards, self._steps
+        wrapping = describe(module)
+        weights = sum(_bytes(p) for p in wrapping.module.parameters())
+        world = steps.worker.context.world_size
+        steps.worker.rests_with(id(wrapping.module), weights / (world if sharded(wrapping) else 1))
+        key = "untrained", steps.signature(module), role.input_bytes, half
+        if key not in known:
+            known[key] = self._first(module, role, given, half, spread=wrapping.meets)
+        return known[key]
 
     def _own_forward(self, latest: Prediction, role: Role, key: Any) -> Forward:
         """Of the trained model itself, without gradients."""
@@ -148,9 +162,11 @@ class Beside:
         share = role.input_bytes / max(1, first_bytes)
         return first if share == 1 else first.times(share)
 
-    def _first(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
-        steps, latest = self._steps, self._steps.latest
-        assert latest is not None, "beside a model that nobody has trained"
+    def _first(
+        self, module: Any, role: Role, given: tuple[Any, Any], half: Any, *, spread: bool = False
+    ) -> Forward:
+        """``spread``: over all ranks, as its wrapper says; else whole on one."""
+        steps = self._steps
         wrapping = describe(module)
         inner = wrapping.module
         try:
@@ -159,16 +175,26 @@ class Beside:
                     inner, with_values(example_of(inner, *given)), name=type(inner).__name__,
                     autocast=wrapping.cast_by(half), script=Script(unknown=no_value),
                 )  # fmt: skip
-            plan = replace(wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp").plan(
-                model, world_size=1, micro_batch=role.batch, accumulation=1, optimizer=None,
+            whole = wrapping if spread else replace(
+                wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp"
+            )  # fmt: skip
+            plan = whole.plan(
+                model, world_size=steps.worker.context.world_size if spread else 1,
+                micro_batch=role.batch, accumulation=1, optimizer=None,
                 autocast=wrapping.cast_by(half), clipping=0.0,
             )  # fmt: skip
-            plan = replace(plan, constants=latest.plan.constants)
-            cluster = steps.cluster(alone=True)
+            plan = replace(plan, constants=steps.worker.run.session.training)
+            cluster = steps.cluster(alone=0 if spread else 1)
             return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
             return Forward(ns=0, parts=())
+
+
+def sharded(wrapping: Wrapping) -> bool:
+    """Whether each rank holds a part of its weights alone."""
+    found = wrapping.deepspeed
+    return wrapping.engine == "fsdp" or (found is not None and found.zero.stage == 3)
 
 
 def _bytes(p: torch.Tensor) -> int:

@@ -21,6 +21,7 @@ import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
+from raysim.rayapi.ranks import links
 from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
@@ -85,8 +86,7 @@ class Replaced:
                     return function(*args, **kwargs)
                 return ours(caller, *args, **kwargs)
 
-            either.__name__ = name
-            either.__wrapped__ = function  # type: ignore[attr-defined]
+            _looks_like(either, function, name)
             return staticmethod(either) if isinstance(real, staticmethod) else either
 
         self.set(owner, name, make)
@@ -104,9 +104,7 @@ class Replaced:
                     return real(*args, **kwargs)
                 return ours(real, caller, *args, **kwargs)
 
-            either.__name__ = name
-            either.__module__ = getattr(real, "__module__", None) or either.__module__
-            either.__wrapped__ = real  # type: ignore[attr-defined]
+            _looks_like(either, real, name)
             return either
 
         self.set(owner, name, make)
@@ -116,6 +114,14 @@ class Replaced:
         while self._before:
             owner, name, real = self._before.pop()
             setattr(owner, name, real)
+
+
+def _looks_like(either: Any, real: Any, name: str) -> None:
+    """By its name pickle finds it in its module, where a script has imported it from."""
+    either.__name__ = name
+    either.__module__ = getattr(real, "__module__", None) or either.__module__
+    either.__qualname__ = getattr(real, "__qualname__", name)
+    either.__wrapped__ = real
 
 
 _INSTALLED = Replaced()
@@ -147,6 +153,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         spread.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
+        links.install(_INSTALLED)
         numbers.install(_INSTALLED)
         later = {"torch.distributed.pipelining": partial(pipelining.install, _INSTALLED)}
         stack.enter_context(changed(later))
@@ -276,32 +283,41 @@ def _distributed(r: Replaced) -> None:
     r.call(dist, "all_gather_object", _all_gather_object, worker_here)
     r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
     for name in _MEETING:
-        r.call(dist, name, _waited(_meeting))
-    r.call(dist, "all_reduce", _waited(_all_reduce))
-    r.call(dist, "broadcast", _waited(_broadcast))
-    r.call(dist, "all_gather", _waited(_all_gather))
-    r.call(dist, "all_gather_into_tensor", _waited(_all_gather_into))
+        r.call(dist, name, _waited(name, _meeting))
+    r.call(dist, "all_reduce", _waited("all_reduce", _all_reduce))
+    r.call(dist, "broadcast", _waited("broadcast", _broadcast))
+    r.call(dist, "all_gather", _waited("all_gather", _all_gather))
+    into = "all_gather_into_tensor"
+    r.call(dist, into, _waited(into, _all_gather_into))
     for name in _REFUSED:
         r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
 
 
 def _rank(worker: Any, group: Any = None) -> int:
+    if isinstance(group, links.Link):
+        return group.rank
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return -1
     return int(group.rank() if mesh.ranks_of(group) else worker.expect_group().context.rank)
 
 
 def _world_size(worker: Any, group: Any = None) -> int:
+    if isinstance(group, links.Link):
+        return group.world_size
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return -1
     return len(mesh.ranks_of(group)) or worker.expect_group().context.world_size
 
 
-def _waited(collective: Callable[..., None]) -> Callable[..., Any]:
+def _waited(name: str, collective: Callable[..., None]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
 
     def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        if not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+        link = links.found_in(args, kwargs)
+        if link is not None:
+            steps.synchronize()
+            link.collective(name, links.tensor_in(args, kwargs))
+        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
             collective(steps, *args, **kwargs)
         return _DONE if async_op else None
 

@@ -351,7 +351,7 @@ class Steps:
             raise prediction.out_of_memory(found)
         self.latest = found
         worker = self.worker
-        worker.steps += 1
+        worker.took(found)
         if worker.context.rank == 0:
             _, count = self.shared.steps.get(id(found), (found, 0))
             self.shared.steps[id(found)] = found, count + 1
@@ -374,13 +374,12 @@ class Steps:
     def synchronize(self) -> None:
         """Wait for what has been queued."""
         self.own.waited()
-        queued_ns = self.waits_ns
+        queued_ns, learns = self.waits_ns, self.queued_ns > 0
         if queued_ns:
             self._paid_ns += self.queued_ns
             self.queued_ns = self._evaluated_ns = 0
             self.worker.phase("steps" if self._micro else "between")
-            fiber = this_fiber()
-            fiber.sleep(fiber.take_lead() + queued_ns)
+            self.worker.waits_for_gpu(queued_ns, learns=learns)
 
     def zeroes(self, owner: Any) -> None:
         """``zero_grad()``: late between a forward and its backward."""

@@ -90,14 +90,14 @@ class _Finder(MetaPathFinder):
         if top not in PACKAGES or program_here() is None:
             return None
         stands = isinstance(sys.modules.get(top), Absent)  # whoever has found it finds its modules
-        if not stands and not _of_a_script(sys._getframe(1)):  # noqa: SLF001
+        if not stands and not of_a_script(sys._getframe(1)):  # noqa: SLF001
             return None
         if (name != top and name not in _WITHIN) or PathFinder.find_spec(top) is not None:
             return None
         return ModuleSpec(name, _Loader(_WITHIN.get(name, top)), is_package=True)
 
 
-def _of_a_script(frame: FrameType | None) -> bool:
+def of_a_script(frame: FrameType | None) -> bool:
     """Whether the import stands in code that is not installed; libraries try what there is."""
     if only_asks(frame):
         return False

@@ -6,6 +6,7 @@ from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.train.configs import (
     BackendConfig,
     CheckpointConfig,
+    CheckpointUploadMode,
     DataConfig,
     FailureConfig,
     LoggingConfig,
@@ -21,7 +22,6 @@ from raysim.rayapi.train.errors import (
 )
 from raysim.rayapi.train.trainer import DataParallelTrainer, Result
 from raysim.rayapi.train.worker import (
-    CheckpointUploadMode,
     TrainContext,
     get_checkpoint,
     get_context,

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ from raysim.raylibs.train import config
 
 _UNSAID = "DEPRECATED"
 _STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+
+class CheckpointUploadMode(Enum):
+    """``ray.train.CheckpointUploadMode``."""
+
+    ASYNC = "ASYNC"
+    SYNC = "SYNC"
+    NO_UPLOAD = "NO_UPLOAD"
+
+    def default_delete_local_checkpoint_after_upload(self) -> bool:
+        """Of a report that does not say."""
+        return self is CheckpointUploadMode.ASYNC
 
 
 @dataclass

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.train.configs import CheckpointUploadMode
 from raysim.rayapi.train.torch import get_device
-from raysim.rayapi.train.worker import CheckpointUploadMode, get_context, report
+from raysim.rayapi.train.worker import get_context, report
 from raysim.rayapi.unsupported import getattr_of
 
 NAME = "ray.train.lightning"

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,9 @@ from raysim.rayapi.lightning.ranks import OwnRank
 from raysim.rayapi.process_state import ENVIRON, ProcessState
 from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
+from raysim.rayapi.train.configs import CheckpointUploadMode
 from raysim.rayapi.train.environment import set_environment
+from raysim.rayapi.train.hooks import Hooks
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Ask
 from raysim.raycore.tasks import TaskError
@@ -45,18 +46,6 @@ Call = tuple[Any, tuple[Any, ...], Mapping[str, Any]]
 """A function, its arguments, those by name."""
 Environments = Sequence[Mapping[str, str]]
 """Of a node's processes, in order."""
-
-
-class CheckpointUploadMode(Enum):
-    """``ray.train.CheckpointUploadMode``."""
-
-    ASYNC = "ASYNC"
-    SYNC = "SYNC"
-    NO_UPLOAD = "NO_UPLOAD"
-
-    def default_delete_local_checkpoint_after_upload(self) -> bool:
-        """Of a report that does not say."""
-        return self is CheckpointUploadMode.ASYNC
 
 
 @dataclass(kw_only=True)
@@ -102,7 +91,7 @@ class Run:
         return in_fiber(state, worker.main, self.name)
 
 
-class Worker:
+class Worker(Hooks):
     """One rank of one attempt."""
 
     def __init__(self, *, run: Run, context: RankContext, state: ProcessState) -> None:
@@ -111,8 +100,6 @@ class Worker:
         self.state = state
         restored = context.restored
         self.checkpoint: Checkpoint | None = restored.data if restored is not None else None
-        self.steps = 0
-        """Training steps taken."""
         self.torch_steps: Any = None
         """Of a worker whose torch works on shapes (``shapes.steps.Steps``)."""
         self.cpu_steps: Any = None
@@ -291,6 +278,11 @@ class Worker:
         mine[self.context.rank] = copy.deepcopy(value)
         self.meet(ranks)
         return [copy.deepcopy(mine[rank]) for rank in sorted(mine)]
+
+    def waits_for_gpu(self, length_ns: int, *, learns: bool) -> None:
+        """What was queued runs to its end; ``learns``: some of it is a step's."""
+        del learns
+        self.sleep_ns(length_ns)
 
     def sleep_ns(self, length_ns: int) -> None:
         """Let time pass on its thread."""

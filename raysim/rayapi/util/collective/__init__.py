@@ -340,15 +340,16 @@ def _array(tensor: Any) -> Any:
 
 
 def _copied(tensor: Any) -> Any:
-    return np.array(_array(tensor))
+    return None if getattr(tensor, "is_meta", False) else np.array(_array(tensor))
 
 
 def _put(tensor: Any, value: Any) -> None:
-    _array(tensor)[...] = value
+    if value is not None and not getattr(tensor, "is_meta", False):  # else values nobody knows
+        _array(tensor)[...] = value
 
 
 def _reduced(op: ReduceOp, found: Brought) -> Any:
-    if found.made is None:
+    if found.made is None and not any(value is None for value in found.values()):
         found.made = reduced(op, _in_order(found))
     return found.made
 

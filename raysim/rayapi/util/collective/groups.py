@@ -77,13 +77,16 @@ class Meeting:
 class Group:
     """One rank's end of a group."""
 
-    def __init__(self, name: str, backend: str, world_size: int, rank: int) -> None:
+    def __init__(
+        self, name: str, backend: str, world_size: int, rank: int,
+        place: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.backend = name, backend
         self.world_size, self.rank = world_size, rank
         self._counts: dict[Any, int] = {}
         fiber = this_fiber()
         self._meeting = _SHARED.setdefault(fiber.process.session, {}).setdefault(name, Meeting())
-        place = this_core(fiber).me.node_id, next(iter(gpu_ids()), -1)
+        place = place or (this_core(fiber).me.node_id, next(iter(gpu_ids()), -1))
         if backend == "NCCL" and place[1] < 0:
             raise RuntimeError(
                 f"The NCCL group '{name}' needs a GPU for each rank: start the actor with "

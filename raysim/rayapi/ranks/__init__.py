@@ -1,0 +1,1 @@
+"""Actors of Ray Core that compute with torch on their GPUs."""

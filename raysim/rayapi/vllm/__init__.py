@@ -1,0 +1,1 @@
+"""``import vllm`` in programs: engines in actors, their workers, weights that are sent to them."""
