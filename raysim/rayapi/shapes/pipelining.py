@@ -31,6 +31,7 @@ from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.sharded_stages import sharded_stages
 from raysim.rayapi.shapes.spread import degree
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -147,7 +148,7 @@ def _step(
     if outputs:
         role.outputs = outputs[0].shape, outputs[0].dtype
     if model.table is not role.model:
-        model.raysim_wrapping = _wrapping(self, steps, model, role.model, own, len(ranks))
+        model.raysim_wrapping = _wrapping(self, steps, model, role.model, line, own)
         model.table = role.model
     steps.pipeline_ran(count)
     ends = any(stage.is_last for stage in own)
@@ -188,21 +189,25 @@ def _micro_batch(line: _Line, count: int) -> tuple[Any, ...]:
 
 
 def _wrapping(
-    schedule: Any, steps: Steps, model: _Stages, table: Any, own: Sequence[Any], ranks: int
+    schedule: Any, steps: Steps, model: _Stages, table: Any, line: _Line, own: Sequence[Any]
 ) -> Any:
     """How it is trained: as each stage is, over what the pipeline leaves of the ranks."""
+    ranks = len(line) // len(own)
     name = SCHEDULES.get(type(schedule).__name__)
     if name is None:
         raise NotEmulatedError(type(schedule).__name__, ", ".join(SCHEDULES))
-    within, world = describe(own[0].submod), steps.worker.context.world_size
-    if within.engine != "ddp" or degree(steps, within) > 1:
+    within, world = sharded_stages([s for s, _ in line]), steps.worker.context.world_size
+    tp = degree(steps, replace(within, module=model))
+    dp, rest = divmod(world, ranks * tp)
+    if rest or (within.engine == "fsdp" and dp != within.among):
         raise NotEmulatedError(
-            "a sharded stage of a pipeline", "stages as they are, or DistributedDataParallel"
-        )
+            f"stages over {within.among} of {world} ranks, in pipelines of {ranks} and tensor "
+            f"parallelism of {tp}", "an init_device_mesh of all ranks: pp, dp (or two of it), tp",
+        )  # fmt: skip
     first = _first_layers(table.layers, ranks * len(own))
     return replace(
-        within, module=model, meets=within.meets or ranks == world, among=within.among * ranks,
-        mesh=Mesh(dp=world // ranks if within.meets else 1, pp=ranks),
+        within, module=model, meets=within.meets or ranks * tp == world,
+        among=within.among * ranks, mesh=Mesh(dp=dp if within.meets else 1, pp=ranks, tp=tp),
         pipeline=PipelineSettings(
             stages=ranks, schedule=name, first_layers=first, pipe_partitioned=False,
             grad_partitioned=False, virtual_stages=len(own) if name in _CHUNKED else None,

@@ -27,6 +27,7 @@ from raysim.training.pipeline.schedule import (
     inference_schedule,
     train_schedule,
 )
+from raysim.training.pipeline.unsharding import Moves, moves
 from raysim.training.pipeline.v_orders import BLOCKS, v_orders
 from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
 
@@ -164,6 +165,10 @@ class Pipeline:
                 found[at] = (*found.get(at, ()), chunk + 1)
         return found
 
+    def moves(self, rank: int, micro_batches: int) -> Iterator[Moves]:
+        """Of FSDP2's weights, ahead of every pass; none where torch leaves it to hooks."""
+        return moves(self.order(rank, micro_batches)) if self.lowered else iter(())
+
     def evaluation(self, rank: int, batches: int) -> Steps:
         """Forward passes without gradients."""
         if self.schedule == "1f1b":
@@ -173,6 +178,11 @@ class Pipeline:
         return exchanged(list(order), rank, self.layout)
 
     # Once it is full, a pipeline repeats itself every ``period`` micro-batches.
+
+    @property
+    def lowered(self) -> bool:
+        """Whether torch has its weights come, go and be reduced as actions among the passes."""
+        return self.exchange == "asynchronous" and self.schedule != "gpipe"
 
     @property
     def plain(self) -> bool:
