@@ -50,9 +50,9 @@ class PipedFsdp2(Fsdp2):
             self._keep_whole(group)
 
     def end_backward(self) -> None:
-        """Weight gradients alone do not run every hook."""
+        """Where weight gradients come alone, hooks of what has none are not run here."""
         for group in self.groups:
-            if group in self.open - self.passed:
+            if group not in self.passed:
                 self.post_backward(group)
         self.open.clear()
 
