@@ -12,6 +12,7 @@ Simplification: a backward's first group prefetches nothing of the forward befor
 from __future__ import annotations
 
 from raysim.training.engines.fsdp2 import Fsdp2
+from raysim.training.program import Call
 from raysim.training.states.wrapping import Group
 
 
@@ -78,5 +79,22 @@ class PipedFsdp2(Fsdp2):
             if group in self.kept:
                 self.kept.remove(group)
                 width = self.reduce_width if self._upcasts else self.width
+                self._sum_replicated(group, width)
                 self._scatter(group, width)
         super().end_backward()
+
+    def _sum_replicated(self, group: Group, width: int) -> None:
+        """Over tensor-parallel ranks, of weights that are whole on each and saw a part of it all.
+
+        Their passes would do it in the computed type, once for every micro-batch.
+        """
+        b, waits = self.b, self.b.last_on("compute")
+        for unit in self.c.units:
+            if self.owner.get(id(unit)) is not group:
+                continue
+            for call in unit.exchanges.after_backward:
+                if call.of_weights:
+                    summed = Call(call.op, call.group, call.size_bytes * width // self.width)
+                    waits = (b.collective(f"all-reduce {unit.name}", summed, waits=waits),)
+        if waits:
+            b.compute("gradients summed", "collective", 0.0, launches=0, waits=waits)
