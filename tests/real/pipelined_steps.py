@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import schedules
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 NAMES = {
     "_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
@@ -45,8 +46,8 @@ class Exchanged(TorchDispatchMode):  # type: ignore[no-untyped-call]
         space, _, name = func.name().partition("::")
         name = name.partition(".")[0]
         if space in {"c10d", "_c10d_functional"} and name in NAMES:
-            flat = [t for each in (*args[:2], out) for t in (each if isinstance(each, list) else [each])]
-            size = max(t.nbytes for t in flat if isinstance(t, torch.Tensor))
+            given = [t for each in (*args[:2], out) for t in tree_leaves(each)]
+            size = max(t.nbytes for t in given if isinstance(t, torch.Tensor))
             self.found[NAMES[name], size] += 1
         return out
 

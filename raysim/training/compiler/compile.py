@@ -9,7 +9,7 @@ training loop of the user.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 from raysim.hardware.specs import CpuSpec
@@ -21,12 +21,12 @@ from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
 from raysim.training.compiler.feed import Feed, Own
 from raysim.training.compiler.kept_inputs import KeptInputs
+from raysim.training.compiler.stage_weights import StageWeights
 from raysim.training.engines.choice import choose_engine, gather_ahead, piped
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.megatron import OUTPUT_LAYER
 from raysim.training.layers.sections import Unit
 from raysim.training.pipeline.schedule import END_OF_BATCH, PASSES, Do, Instruction
-from raysim.training.pipeline.unsharding import Moves
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder, Stretch
 from raysim.training.settings.parallel import Coordinate
@@ -102,7 +102,7 @@ class RankCompiler:
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
-        self.moves: Iterator[Moves] = iter(())
+        self.weights = StageWeights(self.engines, self.pipeline)
         self.due: dict[int, tuple[int, ...]] = {}
         """Of that step: by how many forward passes came before, whose weights to gather."""
         self.forwards = self.deferred = 0
@@ -146,40 +146,17 @@ class RankCompiler:
             self.done.clear()
             warm_up = step < steps - 1 and len(self.chunks) == 1
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
-            self._plan_weights()
+            self.due = self.pipeline.due(self.at.pp, self.micro_batches)
+            self.weights.begin(self.at.pp, self.micro_batches)
             self.forwards = self.deferred = 0
             for instructions in self.pipeline.steps(self.at.pp, self.micro_batches):
                 self.exchange.end_batch()
                 for instruction in instructions:
                     self.b.hook(self._python_s(instruction.do))
                     self._do(instruction, handlers)
-                self._reduce_finished()
+                self.weights.reduce()
             self.b.end_step()
         return self.b.program
-
-    def _plan_weights(self) -> None:
-        """Of a step: whose weights come and go ahead of which pass."""
-        sharded = piped(self.whole) is not None
-        rank, batches = self.at.pp, self.micro_batches
-        self.due = {} if sharded else self.pipeline.due(rank, batches)
-        self.moves = iter(self.pipeline.moves(rank, batches) if sharded else ())
-        self.finished: list[int] = []
-
-    def _move_weights(self) -> None:
-        """FSDP2's, of chunks whose next pass is far off or near."""
-        leave, come = next(self.moves, ((), ()))
-        for chunk in leave:
-            if (engine := piped(self.engines[chunk])) is not None:
-                engine.give_back()
-        for chunk in come:
-            gather_ahead(self.engines[chunk])
-
-    def _reduce_finished(self) -> None:
-        """FSDP2's gradients of chunks that are through, once their last one is sent."""
-        for chunk in self.finished if self.pipeline.lowered else ():
-            if (engine := piped(self.engines[chunk])) is not None:
-                engine.reduce_gradients()
-        self.finished.clear()
 
     @property
     def engine(self) -> Engine:
@@ -193,7 +170,7 @@ class RankCompiler:
         self.emit.engine = self.engines[instruction.chunk]
         self.chunk = instruction.chunk
         if instruction.do in PASSES:
-            self._move_weights()
+            self.weights.move()
         handlers[instruction.do](micro_batch)
 
     @property
@@ -419,7 +396,7 @@ class RankCompiler:
         boundary = self.b.backward_index == each - 1 and self.layout.shape != "both"
         self.engine.begin_backward(boundary=boundary)
         if boundary:
-            self.finished.append(self.chunk)
+            self.weights.finished.append(self.chunk)
         self.done[do, self.chunk] += 1
 
     def _backwards(self, one: Callable[[Unit], None]) -> None:

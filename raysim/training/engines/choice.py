@@ -56,7 +56,7 @@ def gather_ahead(engine: Engine) -> None:
     Others than Megatron's have them, or bring them unit by unit.
     """
     inner = engine.inner if isinstance(engine, Quantizing) else engine
-    if isinstance(inner, Megatron | PipedFsdp2):
+    if isinstance(inner, Megatron):
         inner.gather_ahead()
 
 

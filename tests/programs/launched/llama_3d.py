@@ -7,6 +7,7 @@ device, divided by ``parallelize_module``, sharded by ``fully_shard``, and only 
 import argparse
 import copy
 import os
+import sys
 import time
 from dataclasses import dataclass
 
@@ -122,9 +123,7 @@ class Transformer(nn.Module):
         self.args = args
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.register_buffer("freqs_cis", self._freqs(), persistent=False)
-        self.layers = nn.ModuleDict(
-            {str(i): TransformerBlock(args) for i in range(args.n_layers)}
-        )
+        self.layers = nn.ModuleDict({str(i): TransformerBlock(args) for i in range(args.n_layers)})
         self.norm = nn.RMSNorm(args.dim)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
 
@@ -231,21 +230,13 @@ def parse():
     parser.add_argument("--ac", action="store_true")
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--validate", action="store_true")
+    parser.add_argument("--times", action="store_true")
     return parser.parse_args()
 
 
-def main():
-    asked = parse()
-    args = FLAVORS[asked.flavor]
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else "cpu"
-    if kind == "cuda":
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
-    shards = dist.get_world_size() // asked.pp // asked.tp
-    mesh = init_device_mesh(
-        kind, (asked.pp, shards, asked.tp), mesh_dim_names=("pp", "dp_shard", "tp")
-    )
+def build(asked, args, device, mesh):
+    """The rank's stages and their schedule."""
+    kind = torch.device(device).type
     schedule_class = get_schedule_class(asked.schedule)
     per_rank = 1 if issubclass(schedule_class, PipelineScheduleSingle) else 2
     rank, count = mesh["pp"].get_local_rank(), asked.pp * per_rank
@@ -266,47 +257,73 @@ def main():
         part.train()
         stages.append(PipelineStage(part, index, count, device, group=mesh.get_group("pp")))
         parts.append(part)
-    schedule = schedule_class(
-        stages if per_rank > 1 else stages[0], n_microbatches=asked.batch, loss_fn=cross_entropy_loss,
-    )  # fmt: skip
-    optimizers = [torch.optim.AdamW(p.parameters(), lr=3e-4, fused=True) for p in parts]
-    schedulers = [
-        torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 10))
-        for o in optimizers
-    ]
-    first, last = any(s.is_first for s in stages), any(s.is_last for s in stages)
-    for step in range(asked.steps):
-        began = time.perf_counter()
-        tokens = torch.randint(args.vocab_size, (asked.batch, args.seq_len + 1))
-        inputs, labels = tokens[:, :-1].to(device), tokens[:, 1:].to(device)
-        for optimizer in optimizers:
+    return parts, schedule_class(
+        stages if per_rank > 1 else stages[0],
+        n_microbatches=asked.batch,
+        loss_fn=cross_entropy_loss,
+    ), stages  # fmt: skip
+
+
+class Trainer:
+    def __init__(self, asked, args, device, mesh):
+        self.asked, self.args, self.device, self.mesh = asked, args, device, mesh
+        self.parts, self.schedule, self.stages = build(asked, args, device, mesh)
+        self.first = any(s.is_first for s in self.stages)
+        self.last = any(s.is_last for s in self.stages)
+        self.optimizers = [torch.optim.AdamW(p.parameters(), lr=3e-4, fused=True)
+                           for p in self.parts]  # fmt: skip
+        self.schedulers = [
+            torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1.0, (step + 1) / 10))
+            for o in self.optimizers
+        ]
+
+    def run(self, run, inputs, labels, **options):
+        """A step of the schedule, or an evaluation."""
+        targets, losses = (labels, []) if self.last else (None, None)
+        run(*([inputs] if self.first else []), target=targets, losses=losses, **options)
+        return losses
+
+    def train_step(self):
+        shape = self.asked.batch, self.args.seq_len + 1
+        tokens = torch.randint(self.args.vocab_size, shape)
+        inputs, labels = tokens[:, :-1].to(self.device), tokens[:, 1:].to(self.device)
+        for optimizer in self.optimizers:
             optimizer.zero_grad()
-        targets, losses = (labels, []) if last else (None, None)
-        if first:
-            schedule.step(inputs, target=targets, losses=losses, return_outputs=False)
-        else:
-            schedule.step(target=targets, losses=losses, return_outputs=False)
-        if asked.clip:
-            parameters = [p for part in parts for p in part.parameters()]
-            clip_grad_norm_(parameters, asked.clip, mesh["pp"])
-        for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+        losses = self.run(self.schedule.step, inputs, labels, return_outputs=False)
+        if self.asked.clip:
+            parameters = [p for part in self.parts for p in part.parameters()]
+            clip_grad_norm_(parameters, self.asked.clip, self.mesh["pp"])
+        for optimizer, scheduler in zip(self.optimizers, self.schedulers, strict=True):
             optimizer.step()
             scheduler.step()
-        if asked.validate:
+        if self.asked.validate:
             with torch.no_grad():
-                if first:
-                    schedule.eval(inputs, target=targets, losses=losses)
-                else:
-                    schedule.eval(target=targets, losses=losses)
-        if last:
+                self.run(self.schedule.eval, inputs, labels)
+        if self.last:
             mean = torch.mean(torch.stack(losses))
-            dist.all_reduce(mean, group=mesh["dp_shard"].get_group())
-        if kind == "cuda":
-            torch.cuda.synchronize()
-        if dist.get_rank() == 0:
-            print(f"step {step} took {'a while' if time.perf_counter() > began else 'no time'}")
-    held = sum(p.to_local().numel() for part in parts for p in part.parameters())
-    print(dist.get_rank(), [s.stage_index for s in stages], held, flush=True)
+            dist.all_reduce(mean, group=self.mesh["dp_shard"].get_group())
+
+
+def main():
+    asked = parse()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else "cpu"
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    shape = asked.pp, dist.get_world_size() // asked.pp // asked.tp, asked.tp
+    mesh = init_device_mesh(kind, shape, mesh_dim_names=("pp", "dp_shard", "tp"))
+    trainer = Trainer(asked, FLAVORS[asked.flavor], device, mesh)
+    began = time.perf_counter()
+    for _ in range(asked.steps):
+        trainer.train_step()
+    if kind == "cuda":
+        torch.cuda.synchronize()
+    if asked.times and dist.get_rank() == 0:
+        print(f"took {time.perf_counter() - began:.3f} s")
+    held = sum(p.to_local().numel() for part in trainer.parts for p in part.parameters())
+    sys.stdout.write(f"{dist.get_rank()} {[s.stage_index for s in trainer.stages]} {held}\n")
+    sys.stdout.flush()
     dist.destroy_process_group()
 
 
