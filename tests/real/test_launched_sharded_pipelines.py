@@ -104,27 +104,32 @@ def test_three_dimensions_exchange_what_real_ranks_do(
     assert report.metrics["step_seconds"] > 0
 
 
-def test_weights_stay_whole_between_micro_batches_unless_they_are_to_be_freed(
-    predicted: list[prediction.Prediction], monkeypatch: pytest.MonkeyPatch
+def whole_bytes(step: prediction.Prediction, until: int) -> int:
+    """Of weights of the first stage that are not sharded, ahead of one of its operations."""
+    program = step.outcome.timelines[0].program
+    changes = zip(program.memory, program.memory_at, strict=True)
+    return sum(
+        change.delta_bytes for change, at in changes
+        if change.category == "gathered_parameter" and at < until
+    )  # fmt: skip
+
+
+def test_weights_stay_whole_between_micro_batches_unless_forwards_free_them(
+    predicted: list[prediction.Prediction],
 ) -> None:
-    """Freed, a stage keeps its gradients whole, but no more than one forward's weights."""
-    monkeypatch.setenv("WIDTH", "2048")
     asked = ("torchrun", "--nproc-per-node", "4", "stages.py", "Schedule1F1B", "2", "1", "4")
-    held: list[dict[str, int]] = []
+    found = []
     for more in ((), ("always",)):
         launched(*asked, "sharded", "blocks", *more, spec=machines(4))
-        outcome = predicted[-1].outcome
-        whole = [0]
-        peak = 0
-        program = outcome.timelines[0].program
-        for change in program.memory:
-            if change.category == "gathered_parameter":
-                whole.append(whole[-1] + change.size_bytes * (1 if change.is_alloc else -1))
-                peak = max(peak, whole[-1])
-        held.append({"peak": peak, "end": whole[-1]})
-    stage = 4 * (2048 * 1000 + 4 * (2 * 4 * 2048 * 2048 + 7 * 2048) + 2048)
-    assert held[0] == {"peak": stage, "end": 0}
-    assert held[1]["end"] == 0
+        ops = predicted[-1].outcome.timelines[0].program.ops
+        backward = next(i for i, op in enumerate(ops) if op.category == "backward")
+        second = next(i for i, op in enumerate(ops) if op.category == "forward" and i > backward)
+        found.append([whole_bytes(predicted[-1], at) for at in (backward, second, len(ops))])
+    root, block, table = 4 * 32, 4 * (2 * 4 * 32 * 32 + 7 * 32), 4 * 32 * 1000
+    whole = root + 4 * block + table
+    assert found[0] == [whole, whole, 0]
+    # The last block is gathered for its backward, and the one before it; backwards free nothing.
+    assert found[1] == [root + block, whole, 0]
 
 
 def test_an_evaluation_takes_the_time_of_its_forwards(

@@ -48,10 +48,9 @@ def _groups(stage: str, module: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
     """Of a stage, itself first: what is wrapped together, and whether it is freed."""
     together: dict[int, list[str]] = {}
     frees: dict[int, bool] = {}
-    for name, part in module.named_modules():
-        if not isinstance(part, FSDPModule):
-            continue
-        key, after = part.raysim_group
+    parts = [(name, m) for name, m in module.named_modules() if isinstance(m, FSDPModule)]
+    for name, part in parts:
+        key, after = vars(part)["raysim_group"]
         path = [stage, *(p for p in name.split(".") if p and p != INSIDE)]
         together.setdefault(key, []).append(".".join(path))
         frees[key] = part is not module if after is None else bool(after)

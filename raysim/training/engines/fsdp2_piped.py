@@ -6,6 +6,9 @@ gradients, which stay whole in the reduction's type; behind a stage's last backw
 sends, every group is reduced in turn, the stage's own first. Schedules of several stages per rank
 gather whole stages ahead of their first pass.
 
+torch 2.13 itself loses gradients of the last stage's blocks where a zero-bubble schedule meets
+``reshard_after_forward=True``: here they are reduced.
+
 Simplification: a backward's first group prefetches nothing of the forward before its own.
 """
 
