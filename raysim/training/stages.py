@@ -66,7 +66,7 @@ def gradient_cut(plan: TrainingPlan) -> Cut:
     hooked = plan.engine in {"ddp", "fsdp", "internevo"} or (
         plan.engine == "deepspeed" and zero_hooks
     )
-    return "module" if hooked and plan.mesh.pp == 1 else "collective"
+    return "module" if hooked and (plan.mesh.pp == 1 or plan.engine == "fsdp") else "collective"
 
 
 def build_stages(plan: TrainingPlan, costs: ComputeModel) -> tuple[StageSpec, ...]:

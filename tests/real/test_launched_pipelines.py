@@ -89,15 +89,6 @@ def test_each_rank_has_the_layers_of_its_own_stages(monkeypatch: pytest.MonkeyPa
     assert said == held
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [("ScheduleLoopedBFS 2 2 4", "ScheduleLoopedBFS"), ("Schedule1F1B 2 1 4 sharded", "sharded")],
-)
-def test_what_is_not_emulated_is_refused_by_name(words: str, named: str) -> None:
-    with pytest.raises(NotEmulatedError, match=named):
-        launched("torchrun", "--nproc-per-node", "4", "stages.py", *words.split())
-
-
 def test_a_model_that_torch_would_split_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "split.py").write_text(
         "import torch\n"

@@ -15,10 +15,12 @@ from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName  #
 
 CLASSES: dict[ScheduleName, str] = {
     "interleaved": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS",
     "zb_h1": "ScheduleInterleavedZeroBubble",
     "zb_v": "ScheduleZBVZeroBubble",
     "dualpipe_v": "ScheduleDualPipeV",
 }
+CHUNKED = ("interleaved", "looped_bfs", "zb_h1")
 MICRO_BATCHES = range(1, 26)
 
 
@@ -26,6 +28,7 @@ def theirs(name: ScheduleName, ranks: int, chunks: int, micro_batches: int) -> l
     """What torch computes per rank; its constructor wants stages of running processes."""
     made = object.__new__(getattr(schedules, CLASSES[name]))
     made.pp_group_size, made._n_microbatches, made.n_local_stages = ranks, micro_batches, chunks
+    made._stages = range(chunks)
     made.num_stages = made._num_stages = ranks * chunks
     made.number_of_rounds = max(1, micro_batches // ranks)
     made.microbatches_per_round = micro_batches // made.number_of_rounds
@@ -47,15 +50,14 @@ def theirs(name: ScheduleName, ranks: int, chunks: int, micro_batches: int) -> l
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_orders_are_torchs(name: ScheduleName, ranks: int) -> None:
     compared = 0
-    for chunks in (1, 2, 3) if name in ("interleaved", "zb_h1") else (2,):
+    for chunks in (1, 2, 3) if name in CHUNKED else (2,):
         for micro_batches in MICRO_BATCHES:
             rounds = max(1, micro_batches // ranks)
             if micro_batches % rounds or (name == "dualpipe_v" and micro_batches < 2 * ranks):
                 continue  # torch refuses them
+            group = micro_batches // rounds
             asked = PipelineSettings(
-                schedule=name,
-                virtual_stages=chunks,
-                microbatch_group_size_per_vp_stage=micro_batches // rounds,
+                schedule=name, virtual_stages=chunks, microbatch_group_size_per_vp_stage=group
             )
             p = Pipeline.of(asked, ranks, micro_batches)
             ours = [

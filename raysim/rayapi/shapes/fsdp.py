@@ -160,6 +160,7 @@ def _version2(
     if isinstance(module, list | tuple):
         for each in module:
             _sharded(steps, each, whole).raysim_sharded = "end"
+            each.raysim_group = id(module[0]), reshard_after_forward
         return module
     inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
     ends = any(m.raysim_sharded == "end" for m in inner)
@@ -167,7 +168,7 @@ def _version2(
     after = reshard_after_forward
     if blocks:
         after = blocks[0].raysim_wrapping.fsdp.reshard_after_forward
-    module.raysim_sharded = "group"
+    module.raysim_sharded, module.raysim_group = "group", (id(module), reshard_after_forward)
     module.raysim_wrapping = Wrapping(
         module=module,
         engine="fsdp",

@@ -9,8 +9,8 @@ earlier. Chunks are even; of several outputs the first is handed back. A plain 1
 Megatron-LM does (both batch a send and a receive) and keeps a stage's outputs no longer than it,
 which torch does until their backward.
 
-Not modelled: stages within FSDP or of ``DTensor``, ``eval()``, ``pipeline()`` (a model split by
-tracing), ``ScheduleLoopedBFS``, schedules from files, skip connections between stages.
+Not modelled: ``pipeline()`` (a model split by tracing), schedules from files, skip connections
+between stages.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Layer
@@ -29,8 +30,10 @@ from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.known import META, with_values
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.mode import no_value
+from raysim.rayapi.shapes.pipeline_evaluation import evaluated
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.sharded_stages import sharded_stages
 from raysim.rayapi.shapes.spread import degree
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -44,11 +47,12 @@ if TYPE_CHECKING:
 
 SCHEDULES: dict[str, ScheduleName] = {
     "ScheduleGPipe": "gpipe", "Schedule1F1B": "megatron_1f1b",
-    "ScheduleInterleaved1F1B": "interleaved", "ScheduleInterleavedZeroBubble": "zb_h1",
+    "ScheduleInterleaved1F1B": "interleaved", "ScheduleLoopedBFS": "looped_bfs",
+    "ScheduleInterleavedZeroBubble": "zb_h1",
     "ScheduleZBVZeroBubble": "zb_v", "ScheduleDualPipeV": "dualpipe_v",
 }  # fmt: skip
 """What the tower calls them."""
-_CHUNKED = ("interleaved", "zb_h1")
+_CHUNKED = ("interleaved", "looped_bfs", "zb_h1")
 _STAGE = re.compile(r"stage_(\d+)\b")
 
 
@@ -61,17 +65,17 @@ def install(r: Replaced, module: ModuleType) -> None:
 
 def role_of(
     steps: Steps, owner: Any, layers: Any, batch: Any,
-    parts: Callable[[], tuple[Any, Callable[[Any], Any] | None]],
+    parts: Callable[[], tuple[Any, Callable[[Any], Any] | None]], *, learns: bool = True,
 ) -> Role:  # fmt: skip
     """Of a micro-batch through all layers of a pipeline, traced once for all ranks.
 
     ``parts``: its inputs on the GPU, and the loss of the outputs.
     """
-    key = steps.begin_pipeline(owner, batch)
+    key = steps.begin_pipeline(owner, batch, learns=learns)
     if key not in steps.shared.roles:
         inputs, loss = parts()
         steps.recomputes = False
-        with steps.tracing(owner):
+        with torch.enable_grad(), steps.tracing(owner):
             model = trace(
                 layers, with_values(inputs), loss=loss, name=_name(describe(owner).module),
                 script=Script(unknown=no_value),
@@ -118,18 +122,28 @@ class _Stages(torch.nn.Module):
     def forward(self, args: Any, kwargs: Sequence[dict[str, Any]]) -> Any:
         """Each is given what the one before has made, and keywords of its own."""
         for stage, own in zip(self.children(), kwargs, strict=True):
-            made = stage(*args, **own)
+            made = stage(*(_over(stage, t) for t in args), **own)
             args = made if isinstance(made, tuple) else (made,)
         return args if len(args) > 1 else args[0]
+
+
+def _over(stage: torch.nn.Module, given: Any) -> Any:
+    """What is spread over one stage's ranks is over the next one's, as it is received."""
+    mesh = next((p.device_mesh for p in stage.parameters() if isinstance(p, DTensor)), None)
+    if not isinstance(given, DTensor) or mesh is None or given.device_mesh == mesh:
+        return given
+    return DTensor.from_local(
+        given.to_local(), mesh, given.placements, run_check=False, shape=given.shape,
+        stride=given.stride(),
+    )  # fmt: skip
 
 
 def _step(
     _real: Any, steps: Steps, self: Any, *args: Any, target: Any = None, losses: Any = None,
     return_outputs: bool = True, loss_kwargs: dict[str, Any] | None = None, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """All micro-batches of a step, forward and backward."""
-    if not self._has_backward:
-        raise NotEmulatedError("a pipeline schedule without a loss", "step() with a loss_fn")
+    """All micro-batches of a step, forward and backward, or of ``eval()``, forward alone."""
+    learns, loss_fn = self._has_backward, self._loss_fn
     own = getattr(self, "_stages", None) or [self._stage]
     ranks = ranks_of(own[0].group) or range(steps.worker.expect_group().context.world_size)
     brought = _Brought(stages=own, args=args, kwargs=kwargs, target=target)
@@ -141,17 +155,20 @@ def _step(
 
     def loss(made: Any) -> Any:
         outputs[:] = [next(tensors(made))]
-        return self._loss_fn(made, batch[2], **(loss_kwargs or {}))
+        return made if loss_fn is None else loss_fn(made, batch[2], **(loss_kwargs or {}))
 
-    role = role_of(steps, model, model, batch, lambda: (batch[:2], loss))
+    role = role_of(steps, model, model, batch, lambda: (batch[:2], loss), learns=learns)
     if outputs:
         role.outputs = outputs[0].shape, outputs[0].dtype
     if model.table is not role.model:
-        model.raysim_wrapping = _wrapping(self, steps, model, role.model, own, len(ranks))
+        model.raysim_wrapping = _wrapping(self, steps, model, role.model, line, own)
         model.table = role.model
-    steps.pipeline_ran(count)
+    if learns:
+        steps.pipeline_ran(count)
+    else:
+        evaluated(steps, model, role, count)
     ends = any(stage.is_last for stage in own)
-    if ends and losses is not None:
+    if ends and losses is not None and loss_fn is not None:
         losses[:] = [torch.empty((), device=META) for _ in range(count)]
     if not (ends and return_outputs):
         return None
@@ -188,21 +205,25 @@ def _micro_batch(line: _Line, count: int) -> tuple[Any, ...]:
 
 
 def _wrapping(
-    schedule: Any, steps: Steps, model: _Stages, table: Any, own: Sequence[Any], ranks: int
+    schedule: Any, steps: Steps, model: _Stages, table: Any, line: _Line, own: Sequence[Any]
 ) -> Any:
     """How it is trained: as each stage is, over what the pipeline leaves of the ranks."""
+    ranks = len(line) // len(own)
     name = SCHEDULES.get(type(schedule).__name__)
     if name is None:
         raise NotEmulatedError(type(schedule).__name__, ", ".join(SCHEDULES))
-    within, world = describe(own[0].submod), steps.worker.context.world_size
-    if within.engine != "ddp" or degree(steps, within) > 1:
+    within, world = sharded_stages([s for s, _ in line]), steps.worker.context.world_size
+    tp = degree(steps, replace(within, module=model))
+    dp, rest = divmod(world, ranks * tp)
+    if rest or (within.engine == "fsdp" and dp != within.among):
         raise NotEmulatedError(
-            "a sharded stage of a pipeline", "stages as they are, or DistributedDataParallel"
-        )
+            f"stages over {within.among} of {world} ranks, in pipelines of {ranks} and tensor "
+            f"parallelism of {tp}", "an init_device_mesh of all ranks: pp, dp (or two of it), tp",
+        )  # fmt: skip
     first = _first_layers(table.layers, ranks * len(own))
     return replace(
-        within, module=model, meets=within.meets or ranks == world, among=within.among * ranks,
-        mesh=Mesh(dp=world // ranks if within.meets else 1, pp=ranks),
+        within, module=model, meets=within.meets or ranks * tp == world,
+        among=within.among * ranks, mesh=Mesh(dp=dp if within.meets else 1, pp=ranks, tp=tp),
         pipeline=PipelineSettings(
             stages=ranks, schedule=name, first_layers=first, pipe_partitioned=False,
             grad_partitioned=False, virtual_stages=len(own) if name in _CHUNKED else None,

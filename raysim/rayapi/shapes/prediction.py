@@ -134,6 +134,15 @@ def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
     return Forward(ns=outcome.steady_step_ns, parts=tuple(parts))
 
 
+def pipeline_forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:
+    """Evaluation of a step's micro-batches by a pipeline, from its filling to its end."""
+    outcome = simulate(
+        plan, cluster, simulation=Simulation(seed=seed), feed=feed,
+        steps=plan.gradient_accumulation_steps, forward_only=True, memory=False,
+    )  # fmt: skip
+    return Forward(ns=sum(outcome.step_ns), parts=())
+
+
 def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: int) -> ClusterSpec:
     """The GPUs that a worker group holds, or ``alone`` of one rank, as a cluster of its own."""
     nodes = dict(list(gang.nodes.items())[:1]) if alone else gang.nodes

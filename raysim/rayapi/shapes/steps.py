@@ -300,10 +300,12 @@ class Steps:
 
     # ---- pipelines -------------------------------------------------------------------------------
 
-    def begin_pipeline(self, module: Any, batch: Any) -> AskedFor:
+    def begin_pipeline(self, module: Any, batch: Any, *, learns: bool = True) -> AskedFor:
         """A step of a model whose stages ranks share; what tells its micro-batches from others."""
-        self._key, self._module = self._key_of(module, (batch,), {}, learns=True), module
-        return self._key
+        key = self._key_of(module, (batch,), {}, learns=True)
+        if learns:
+            self._key, self._module = key, module
+        return key
 
     def pipeline_ran(self, micro_batches: int) -> None:
         """Forward and backward of a step, whose time passes at the update."""

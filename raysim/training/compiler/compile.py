@@ -21,11 +21,12 @@ from raysim.training.compiler.emitter import UnitEmitter
 from raysim.training.compiler.exchange import Exchanger
 from raysim.training.compiler.feed import Feed, Own
 from raysim.training.compiler.kept_inputs import KeptInputs
-from raysim.training.engines.choice import choose_engine, gather_ahead
+from raysim.training.compiler.stage_weights import StageWeights
+from raysim.training.engines.choice import choose_engine, gather_ahead, piped
 from raysim.training.engines.context import Engine, EngineContext
 from raysim.training.engines.megatron import OUTPUT_LAYER
 from raysim.training.layers.sections import Unit
-from raysim.training.pipeline.schedule import END_OF_BATCH, Do, Instruction
+from raysim.training.pipeline.schedule import END_OF_BATCH, PASSES, Do, Instruction
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, LOADER, Call, Program, ProgramBuilder, Stretch
 from raysim.training.settings.parallel import Coordinate
@@ -101,6 +102,7 @@ class RankCompiler:
         """Of the step being compiled."""
         self.done: Counter[tuple[Do, int]] = Counter()
         """Backward passes of that step, by kind and chunk."""
+        self.weights = StageWeights(self.engines, self.pipeline)
         self.due: dict[int, tuple[int, ...]] = {}
         """Of that step: by how many forward passes came before, whose weights to gather."""
         self.forwards = self.deferred = 0
@@ -145,12 +147,14 @@ class RankCompiler:
             warm_up = step < steps - 1 and len(self.chunks) == 1
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
             self.due = self.pipeline.due(self.at.pp, self.micro_batches)
+            self.weights.begin(self.at.pp, self.micro_batches)
             self.forwards = self.deferred = 0
             for instructions in self.pipeline.steps(self.at.pp, self.micro_batches):
                 self.exchange.end_batch()
                 for instruction in instructions:
                     self.b.hook(self._python_s(instruction.do))
                     self._do(instruction, handlers)
+                self.weights.reduce()
             self.b.end_step()
         return self.b.program
 
@@ -165,6 +169,8 @@ class RankCompiler:
         self.stage = self.chunks[instruction.chunk]
         self.emit.engine = self.engines[instruction.chunk]
         self.chunk = instruction.chunk
+        if instruction.do in PASSES:
+            self.weights.move()
         handlers[instruction.do](micro_batch)
 
     @property
@@ -363,6 +369,8 @@ class RankCompiler:
     def _backward_input(self, micro_batch: int) -> None:
         """Input gradients; what the weight gradients need stays."""
         self._arrived("gradient", micro_batch)
+        if (engine := piped(self.engine)) is not None:
+            engine.begin_input_gradients()
         self._pass(Do.BACKWARD_INPUT, lambda: self._backwards(self.emit.input_gradient))
         self.b.program.backward_ends.append(len(self.b.program.ops))
 
@@ -387,6 +395,8 @@ class RankCompiler:
         # Copies of the model on other ranks are summed once, at the end of the batch.
         boundary = self.b.backward_index == each - 1 and self.layout.shape != "both"
         self.engine.begin_backward(boundary=boundary)
+        if boundary:
+            self.weights.finished.append(self.chunk)
         self.done[do, self.chunk] += 1
 
     def _backwards(self, one: Callable[[Unit], None]) -> None:

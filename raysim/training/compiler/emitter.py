@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from raysim.perf.compute import ComputeModel
+from raysim.training.engines.choice import piped
 from raysim.training.engines.context import Engine
 from raysim.training.layers.sections import Unit
 from raysim.training.layers.sharding import Exchange
@@ -37,6 +38,8 @@ class UnitEmitter:
         """Outputs in memory that nothing keeps: labels, bytes, how many units read them yet."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
+        self.sums_late = piped(engine) is not None
+        """Gradients of replicated weights are summed when they are reduced."""
 
     def join(self, waits: tuple[int, ...]) -> None:
         """The next operation on the compute stream waits for these."""
@@ -127,6 +130,10 @@ class UnitEmitter:
         """Collectives one after the other; what comes next waits for the last."""
         if calls:
             self.join(self._in_turn(unit, calls, (*waits, *self.take_pending())))
+
+    def _at_once(self, calls: Sequence[Exchange]) -> Sequence[Exchange]:
+        """Without those of gradients that wait for the end of the step."""
+        return [c for c in calls if not c.of_weights] if self.sums_late else calls
 
     def _beside(
         self, unit: Unit, calls: Sequence[Exchange], waits: tuple[int, ...]
@@ -221,7 +228,7 @@ class UnitEmitter:
         op = b.compute(
             unit.name, "backward", seconds - tail_s, host_s=host_s, waits=waits, flops=flops
         )
-        self._communicate(unit, around.after_backward, (op,))
+        self._communicate(unit, self._at_once(around.after_backward), (op,))
         if tail_s:
             op = b.compute(unit.name, "backward", tail_s, launches=0, waits=(op, *beside))
         else:

@@ -8,6 +8,7 @@ from raysim.training.engines.ddp import Ddp
 from raysim.training.engines.fp8 import Quantizing
 from raysim.training.engines.fsdp1 import Fsdp1
 from raysim.training.engines.fsdp2 import Fsdp2
+from raysim.training.engines.fsdp2_piped import PipedFsdp2
 from raysim.training.engines.internevo import HybridZero
 from raysim.training.engines.megatron import Megatron
 from raysim.training.engines.replicated import Replicated
@@ -35,8 +36,8 @@ def _engine(context: EngineContext, stage: StageSpec, *, forward_only: bool) -> 
     if plan.engine == "ddp":
         return Ddp(context)
     if plan.engine == "fsdp":
-        fsdp = Fsdp1 if plan.fsdp.version == 1 else Fsdp2
-        return fsdp(context, stage.sections)
+        second = PipedFsdp2 if plan.mesh.pp > 1 else Fsdp2
+        return (Fsdp1 if plan.fsdp.version == 1 else second)(context, stage.sections)
     if plan.engine == "megatron":
         return Megatron(context)
     if plan.engine == "internevo":
@@ -57,6 +58,12 @@ def gather_ahead(engine: Engine) -> None:
     inner = engine.inner if isinstance(engine, Quantizing) else engine
     if isinstance(inner, Megatron):
         inner.gather_ahead()
+
+
+def piped(engine: Engine) -> PipedFsdp2 | None:
+    """What FSDP2 is around a pipeline's stage, if anything."""
+    inner = engine.inner if isinstance(engine, Quantizing) else engine
+    return inner if isinstance(inner, PipedFsdp2) else None
 
 
 def uses_bf16_optimizer(plan: TrainingPlan, zero: ZeroConfig) -> bool:

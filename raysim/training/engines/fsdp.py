@@ -40,7 +40,8 @@ class Sharded:
         self.s = c.plan.fsdp
         self.b = c.builder
         self.n = self.s.shard_ranks(c.ranks)
-        self.groups = make_groups(c.plan.model, c.units, self.s, c.plan.mesh.tp)
+        mesh = c.plan.mesh
+        self.groups = make_groups(c.plan.model, c.units, self.s, mesh.tp, piped=mesh.pp > 1)
         self.width = COMPUTE_DTYPE_BYTES[c.plan.compute_dtype]
         self.reduce_width = COMPUTE_DTYPE_BYTES[self.s.reduce_dtype or c.plan.compute_dtype]
         replicated = self.s.replicas > 1

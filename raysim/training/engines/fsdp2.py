@@ -297,6 +297,11 @@ class Fsdp2(Sharded):
                 b.compute("accumulate", "backward", seconds, launches=len(group.trainable))
                 b.free("gradient", numel * self.width, group.name)
                 width = self.reduce_width
+        self._scatter(group, width)
+
+    def _scatter(self, group: Group, width: int) -> None:
+        """Of gradients that wait in a type of so many bytes."""
+        b, numel = self.b, trainable_numel(group.tensors)
         waits: tuple[int, ...] = ()
         if self.reducing is not None:
             before, scattered = self.reducing
@@ -306,7 +311,7 @@ class Fsdp2(Sharded):
         wire = padded * self.reduce_width
         own = padded // self.n
         b.alloc("communication", wire, "reduce-scatter input")
-        seconds = c.costs.memory_s(float(numel * width + wire))
+        seconds = self.c.costs.memory_s(float(numel * width + wire))
         packed = b.compute("copy in gradients", "collective", seconds, waits=waits)
         b.free("gradient", numel * width, group.name)
         reduced = own * self.reduce_width

@@ -117,6 +117,8 @@ class Exchange(NamedTuple):
     size_bytes: int
     moved_bytes: float = 0.0
     """By a kernel of its own, before a reduce-scatter or after an all-gather."""
+    of_weights: bool = False
+    """Of a replicated weight's gradient, which nothing in the pass reads."""
 
 
 @dataclass(slots=True)
@@ -221,7 +223,8 @@ def _traced(
         each = width if c.dtype == "compute" else FIXED_DTYPE_BYTES[c.dtype] * batch
         size = round(c.numel * each / (batch if c.fixed else 1.0))
         if size and (c.group == "ep" or sharding.tp > 1):
-            lists[c.when].append(Exchange(c.op, c.group, size))
+            of_weights = c.when == "gradient"
+            lists[c.when].append(Exchange(c.op, c.group, size, of_weights=of_weights))
 
 
 def column_input(o: Operator) -> Saved | None:

@@ -65,6 +65,15 @@ def interleaved(rank: int, ranks: int, chunks: int, micro_batches: int, group: i
     return order + [Action(B, *turn) for turn in backward[len(forward) - warm :]]
 
 
+def breadth_first(chunks: int, micro_batches: int) -> list[Action]:
+    """All forwards of a chunk before the next, then back: torch's ``ScheduleLoopedBFS``.
+
+    Lamy-Poirier 2022, "Breadth-First Pipeline Parallelism".
+    """
+    forward = [Action(F, chunk, m) for chunk in range(chunks) for m in range(micro_batches)]
+    return forward + [Action(B, chunk, m) for _, chunk, m, _ in reversed(forward)]
+
+
 def zero_bubble(rank: int, ranks: int, chunks: int, micro_batches: int, group: int) -> list[Action]:
     """ZB-H1: weight gradients come ``rank`` passes after input gradients, and fill the drain.
 

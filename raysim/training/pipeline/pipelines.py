@@ -27,6 +27,7 @@ from raysim.training.pipeline.schedule import (
     inference_schedule,
     train_schedule,
 )
+from raysim.training.pipeline.unsharding import Moves, moves
 from raysim.training.pipeline.v_orders import BLOCKS, v_orders
 from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
 
@@ -59,6 +60,7 @@ KINDS: dict[ScheduleName, Kind] = {
     "gpipe": Kind(runs=_TORCH, keeps_output=True),
     "megatron_1f1b": Kind(runs="Megatron-LM", exchange="batched"),
     "interleaved": Kind(runs=f"Megatron-LM or {_TORCH}", chunks=None, edge=2),
+    "looped_bfs": Kind(runs=_TORCH, chunks=None, keeps_output=True),
     "zb_h1": Kind(runs=_TORCH, chunks=None, keeps_output=True, edge=2),
     "zb_h2": Kind(runs=_ZERO_BUBBLE, edge=3),
     "v_half": Kind(runs=_ZERO_BUBBLE, shape="v", chunks=2, edge=3),
@@ -133,6 +135,8 @@ class Pipeline:
     def order(self, rank: int, micro_batches: int) -> list[Action]:
         """Passes of a rank under a schedule that is made of them."""
         ranks, chunks = self.layout.ranks, self.layout.chunks
+        if self.schedule == "looped_bfs":
+            return orders.breadth_first(chunks, micro_batches)
         if self.schedule == "zb_h1":
             return orders.zero_bubble(rank, ranks, chunks, micro_batches, self.group)
         if self.schedule == "zb_h2":
@@ -164,6 +168,10 @@ class Pipeline:
                 found[at] = (*found.get(at, ()), chunk + 1)
         return found
 
+    def moves(self, rank: int, micro_batches: int) -> Iterator[Moves]:
+        """Of FSDP2's weights, ahead of every pass; none where torch leaves it to hooks."""
+        return moves(self.order(rank, micro_batches)) if self.lowered else iter(())
+
     def evaluation(self, rank: int, batches: int) -> Steps:
         """Forward passes without gradients."""
         if self.schedule == "1f1b":
@@ -173,6 +181,11 @@ class Pipeline:
         return exchanged(list(order), rank, self.layout)
 
     # Once it is full, a pipeline repeats itself every ``period`` micro-batches.
+
+    @property
+    def lowered(self) -> bool:
+        """Whether torch has its weights come, go and be reduced as actions among the passes."""
+        return self.exchange == "asynchronous" and self.schedule != "gpipe"
 
     @property
     def plain(self) -> bool:
@@ -208,9 +221,9 @@ class Pipeline:
     def enough(self, micro_batches: int) -> int:
         """Micro-batches that show filling, a steady stretch and draining; or all there are.
 
-        GPipe is never steady: all forwards come before the first backward.
+        GPipe and looped BFS are never steady: all forwards come before the first backward.
         """
-        if self.schedule == "gpipe":
+        if self.schedule in ("gpipe", "looped_bfs"):
             return micro_batches
         if self.plain:
             return min(micro_batches, max(FEWEST, 4 * self.layout.ranks))

@@ -53,6 +53,7 @@ END_OF_BATCH = (Do.REDUCE_TIED_GRADS, Do.REDUCE_GRADS, Do.OPTIMIZER_STEP)
 _END = tuple(Instruction(do) for do in END_OF_BATCH)
 BACKWARDS = (Do.BACKWARD_PASS, Do.BACKWARD_INPUT)
 """What counts as a micro-batch's backward pass, and makes a gradient for the stage before."""
+PASSES = (Do.FORWARD_PASS, *BACKWARDS, Do.BACKWARD_WEIGHT)
 
 
 def num_pipe_buffers(stage: int, stages: int, micro_batches: int) -> int:

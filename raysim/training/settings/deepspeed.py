@@ -22,6 +22,7 @@ ScheduleName = Literal[
     "gpipe",
     "megatron_1f1b",
     "interleaved",
+    "looped_bfs",
     "zb_h1",
     "zb_h2",
     "zb_v",

@@ -48,6 +48,9 @@ class FsdpSettings:
     wrap_ends: bool = False
     """Of version 2: the embedding in a group of its own and final norm with head in another that
     stays after forward, as torchtitan and Accelerate do."""
+    groups: tuple[tuple[tuple[str, ...], bool], ...] = ()
+    """Modules of each group by name and whether they are freed after forward, outer ones first, in
+    place of classes: of a pipeline's stages, which are wrapped one by one."""
     cpu_offload: bool = False
     pin_memory: bool = True
     """Of version 2's ``CPUOffloadPolicy``; version 1 always pins."""

@@ -92,9 +92,12 @@ def padded_numel(tensors: Sequence[Tensor], ranks: int) -> int:
 
 
 def make_groups(
-    model: Model, units: Sequence[Unit], settings: FsdpSettings, tensor_parallel: int = 1
-) -> tuple[Group, ...]:
+    model: Model, units: Sequence[Unit], settings: FsdpSettings, tensor_parallel: int = 1,
+    *, piped: bool = False,
+) -> tuple[Group, ...]:  # fmt: skip
     """Groups with parameters, the root first, then in the order of ``named_modules()``.
+
+    ``piped``: the units are a stage's, whose rank has no parameters but those that they read.
 
     Raises
     ------
@@ -108,12 +111,16 @@ def make_groups(
     for i, unit in enumerate(units):
         for used in unit.uses:
             users.setdefault(used.name, []).append(i)
+    if piped:
+        owned = {name: p for name, p in owned.items() if name in users}
+    stays = {prefixes for prefixes, frees in settings.groups if not frees}
+    if settings.keeps_last and wrapped:
+        stays.add(wrapped[-1])
     members: dict[tuple[str, ...], list[str]] = {(): []}
     members |= {prefixes: [] for prefixes in wrapped}
     for name in owned:
         members[_innermost(name, wrapped)].append(name)
     made = []
-    stays = wrapped[-1] if settings.keeps_last and wrapped else None
     for prefixes, names in members.items():
         if not names:
             continue
@@ -124,7 +131,7 @@ def make_groups(
         _refuse_mixture(prefixes, tensors, settings)
         owners = [users[name][0] for name in names if name in users]
         root = not prefixes
-        tail = len(prefixes) > 1 or prefixes == stays
+        tail = prefixes in stays or (len(prefixes) > 1 and not settings.groups)
         span = list(range(len(units))) if root else [*inside, *readers]
         made.append(
             Group(
@@ -211,6 +218,8 @@ def wrapped_modules(model: Model, settings: FsdpSettings) -> list[tuple[str, ...
     ScenarioError
         No module has a class that is to be wrapped.
     """
+    if settings.groups:
+        return [prefixes for prefixes, _ in settings.groups]
     if not settings.wrap:
         found: list[str] = []
     elif settings.min_num_params is not None:
