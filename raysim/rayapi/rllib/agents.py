@@ -128,6 +128,13 @@ class PolicySpec:
     config: Any = None
 
 
+class Policy:
+    """``Policy`` of the old API stack: a name that RLlib's modules import."""
+
+    def __init__(self, *_args: Any, **_named: Any) -> None:
+        raise NotEmulatedError("a Policy of RLlib's old API stack", "RLModules")
+
+
 @dataclass(kw_only=True)
 class Roles:
     """Of one algorithm's environments: who acts, how often, by which policy."""

@@ -19,7 +19,7 @@ from raysim.rayapi.rllib.modules import RLModuleSpec, as_settings
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.rllib.costs import PROGRAM
 
-_UNSAID: Any = object()
+UNSAID: Any = object()
 LIBRARY = "rllib"
 """Of what a session keeps: whether RLlib has been imported."""
 
@@ -60,7 +60,7 @@ class AlgorithmConfig:
     def _set(self, method: str, said: Mapping[str, Any]) -> Self:
         known = settings.METHODS[method]
         for name, value in said.items():
-            if value is _UNSAID:
+            if value is UNSAID:
                 continue
             if name in settings.DEPRECATED:
                 raise ValueError(
@@ -94,26 +94,26 @@ class AlgorithmConfig:
         """The driver's, and how bundles are placed."""
         return self._set("resources", said)
 
-    def framework(self, framework: Any = _UNSAID, **said: Any) -> Self:
+    def framework(self, framework: Any = UNSAID, **said: Any) -> Self:
         """torch."""
         if framework in ("tf", "tf2", "tfe"):
             raise NotEmulatedError(f"config.framework({framework!r})", "torch")
         return self._set("framework", {"framework": framework, **said})
 
     def api_stack(
-        self, enable_rl_module_and_learner: Any = _UNSAID,
-        enable_env_runner_and_connector_v2: Any = _UNSAID,
+        self, enable_rl_module_and_learner: Any = UNSAID,
+        enable_env_runner_and_connector_v2: Any = UNSAID,
     ) -> Self:  # fmt: skip
         """The new one."""
         said = {
             "enable_rl_module_and_learner": enable_rl_module_and_learner,
             "enable_env_runner_and_connector_v2": enable_env_runner_and_connector_v2,
         }
-        if any(value is not _UNSAID and not value for value in said.values()):
+        if any(value is not UNSAID and not value for value in said.values()):
             raise NotEmulatedError("RLlib's old API stack", "the new one, Ray's default")
         return self._set("api_stack", said)
 
-    def environment(self, env: Any = _UNSAID, **said: Any) -> Self:
+    def environment(self, env: Any = UNSAID, **said: Any) -> Self:
         """What is sampled."""
         return self._set("environment", {"env": env, **said})
 
@@ -129,7 +129,7 @@ class AlgorithmConfig:
         """How."""
         return self._set("training", said)
 
-    def callbacks(self, callbacks_class: Any = _UNSAID, **said: Any) -> Self:
+    def callbacks(self, callbacks_class: Any = UNSAID, **said: Any) -> Self:
         """The user's functions; those of the driver are called."""
         return self._set("callbacks", {"callbacks_class": callbacks_class, **said})
 
