@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.rllib import settings
-from raysim.rayapi.rllib.agents import MODULE, MultiRLModuleSpec, Roles
+from raysim.rayapi.rllib.agents import MODULE, Roles
 from raysim.rayapi.rllib.modules import RLModuleSpec, as_settings
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.rllib.costs import PROGRAM
@@ -236,11 +236,12 @@ class AlgorithmConfig:
     def spec_of(self, policy: str) -> RLModuleSpec:
         """A policy's module: its own of ``MultiRLModuleSpec``, or that of all."""
         spec = self.rl_module_spec
-        if isinstance(spec, MultiRLModuleSpec):
-            default = RLModuleSpec(model_config=self.model_config)
-            found: RLModuleSpec = spec.rl_module_specs.get(policy, default)
-            return found
-        return spec
+        each = getattr(spec, "rl_module_specs", spec)  # of MultiRLModuleSpec
+        if not isinstance(each, Mapping):
+            return each
+        default = RLModuleSpec(model_config=self.model_config)
+        found: RLModuleSpec = each.get(policy, default)
+        return found
 
     @property
     def is_offline(self) -> bool:
@@ -249,13 +250,17 @@ class AlgorithmConfig:
 
     def roles(self) -> Roles:
         """Who acts in its environments, of whom nobody has been seen yet."""
+        names = tuple(sorted(self.policies)) if self.is_multi_agent else (MODULE,)
+        own = frozenset(name for name in names if self.spec_of(name).module_class is not None)
         if not self.is_multi_agent:
-            return Roles()
-        names = tuple(sorted(self.policies))
+            return Roles(own=own, mask_key=self.action_mask_key)
         said = self.policies_to_train
         trained = names if said is None else tuple(name for name in names if name in said)
         mapping = self.policy_mapping_fn or (lambda *_, **__: MODULE)
-        return Roles(policies=names, trained=trained, mapping=mapping)
+        return Roles(
+            policies=names, trained=trained, mapping=mapping, own=own,
+            mask_key=self.action_mask_key,
+        )  # fmt: skip
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps of each environment in one sample; the first runners take what is left over."""

@@ -90,7 +90,6 @@ MODULES = (
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
     "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
-    "connectors", "connectors.env_to_module", "connectors.env_to_module.flatten_observations",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -109,7 +108,6 @@ def _held() -> dict[str, dict[str, Any]]:
         agents,
         algorithms,
         callbacks,
-        connectors,
         environments,
         examples,
         modules,
@@ -163,7 +161,6 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys(("core", "core.columns"), names),
         "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
         **dict.fromkeys(("policy", "policy.policy"), of_policies),
-        **{n: dict(connectors.PIECES) for n in MODULES if "env_to_module" in n},
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {
