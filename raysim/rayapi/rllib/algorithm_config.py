@@ -244,6 +244,12 @@ class AlgorithmConfig:
         return found
 
     @property
+    def is_atari(self) -> bool:
+        """As said, or by the environment's name."""
+        said = self._is_atari
+        return bool(str(self.env).startswith("ALE/") if said is None else said)
+
+    @property
     def is_offline(self) -> bool:
         """Never."""
         return False
