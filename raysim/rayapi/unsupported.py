@@ -48,7 +48,8 @@ _SERVE = (
 
 _RLLIB = (
     "PPO, IMPALA, APPO, DQN and SAC of the new API stack, sampling from gymnasium's and your "
-    "environments, under PPO of several agents; default modules and TorchRLModule"
+    "environments, under PPO of several agents; modules, learners, connectors, callbacks of one's "
+    "own"
 )
 
 NAMES: dict[str, str] = {
