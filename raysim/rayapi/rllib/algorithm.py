@@ -384,8 +384,7 @@ def _refuse_own_steps(kind: type) -> None:
         if hasattr(kind, name):
             raise NotEmulatedError(
                 f"{kind.__name__}.{name}, an algorithm of one's own",
-                "PPO, IMPALA, APPO, DQN and SAC with learners, modules, connectors and callbacks of "
-                "your own",
+                "PPO, IMPALA, APPO, DQN and SAC, with learners, modules, connectors and callbacks",
             )
 
 

@@ -21,14 +21,17 @@ class Pieces:
     """A pipeline of the user's pieces alone, of one runner."""
 
     def __init__(self, builder: Callable[..., Any], vector: Any) -> None:
-        kind = class_of_installed("connectors.env_to_module.env_to_module_pipeline:EnvToModulePipeline")
+        kind = class_of_installed(
+            "connectors.env_to_module.env_to_module_pipeline:EnvToModulePipeline"
+        )
         logger = class_of_installed("utils.metrics.metrics_logger:MetricsLogger")
         seen, acts = vector.single_observation_space, vector.single_action_space
         said = {"__env__": (vector.observation_space, vector.action_space),
                 "__env_single__": (seen, acts)}  # fmt: skip
+        what = "env_runners(env_to_module_connector=)"
         self._pipeline = kind(
             input_observation_space=seen, input_action_space=acts,
-            connectors=built(builder, vector, said, None, what="env_runners(env_to_module_connector=)"),
+            connectors=built(builder, vector, said, None, what=what),
         )  # fmt: skip
         self._metrics = logger()
 

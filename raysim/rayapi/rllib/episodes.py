@@ -12,6 +12,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from raysim.rayapi.rllib import installed
+
 if TYPE_CHECKING:
     from raysim.rayapi.rllib.agents import Roles
 
@@ -27,15 +29,14 @@ def class_of_installed(path: str) -> Any:
         None is; with what to install.
     """
     module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(f"ray.rllib.{module}"), name)
-    except (ModuleNotFoundError, AttributeError) as error:
+    if installed.folder() is None:
         raise ModuleNotFoundError(
             "Connectors, learners and callbacks of one's own run on RLlib's own classes of "
             f"episodes and modules, and {name} of ray.rllib.{module} is not installed: "
             'pip install "ray[rllib]"',
             name="ray.rllib",
-        ) from error
+        )
+    return getattr(import_module(f"ray.rllib.{module}"), name)
 
 
 class Watched:

@@ -41,7 +41,8 @@ REFUSED = tuple(
 FILES = {"ray.tune.utils": "_private/dict.py", "ray.tune.utils.util": "_private/dict.py"}
 """Where a module's functions are, if its own file would load more than they need."""
 _LAZY: dict[str, tuple[str, ...]] = {
-    "ray.rllib.models": ("catalog", "modelv2", "action_dist"), "ray.rllib.core.learner": ("learner",),
+    "ray.rllib.models": ("catalog", "modelv2", "action_dist"),
+    "ray.rllib.core.learner": ("learner",),
     "ray.rllib.utils.debug": ("summary", "deterministic"),
     "ray.rllib.evaluation": ("postprocessing",),
 }  # fmt: skip
@@ -92,7 +93,9 @@ def find(name: str) -> ModuleSpec | None:
     if not (package / "__init__.py").is_file():
         return None
     if name in _LAZY:
-        spec = ModuleSpec(name, _Made({"__getattr__": _looking(name, _LAZY[name])}), is_package=True)
+        spec = ModuleSpec(
+            name, _Made({"__getattr__": _looking(name, _LAZY[name])}), is_package=True
+        )
         spec.submodule_search_locations = [str(package)]
         return spec
     init = str(package / "__init__.py")

@@ -1,4 +1,4 @@
-"""A gradient step as the user's own learner or module makes it: its loss on columns of shapes alone.
+"""A gradient step as the user's own learner or module makes it: its loss on shapes alone.
 
 Real counterparts (ray 2.60): ``TorchLearner.compute_losses``, ``compute_loss_for_module`` of the
 algorithms' learners, and ``RLModule._forward_train``, which are called. This file loads torch.
@@ -10,6 +10,7 @@ around a gradient step.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -176,7 +177,10 @@ class Inference(_Columns):
         """What a distribution over actions is made of, or the actions."""
         user: Any = self.user
         with unchecked():
-            found = user._forward_exploration(self.batch(leaves))  # noqa: SLF001
+            ask = user._forward_exploration  # noqa: SLF001
+            if "t" in inspect.signature(ask).parameters:  # DQN's, which draws by epsilon(t)
+                ask = user._forward_inference  # noqa: SLF001
+            found = ask(self.batch(leaves))
         tensors = [part for part in trees.tree_leaves(found) if isinstance(part, torch.Tensor)]
         return found.get("action_dist_inputs", tensors[0])
 
@@ -199,7 +203,9 @@ class Outputs(_Columns):
 class Losses(_Columns):
     """A forward pass, and the loss that a learner makes of it."""
 
-    def __init__(self, user: nn.Module, batch: Any, learner: type, config: Any, policy: str) -> None:
+    def __init__(
+        self, user: nn.Module, batch: Any, learner: type, config: Any, policy: str
+    ) -> None:
         super().__init__(user, batch)
         self._learner, self._config, self._policy = learner, config, policy
 

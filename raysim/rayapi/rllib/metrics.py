@@ -48,7 +48,9 @@ class Logged:
             value += self._values[path].pop()
         self._values[path].append(value)
 
-    def log_dict(self, value_dict: Mapping[Any, Any], *, key: Key | None = None, **how: Any) -> None:
+    def log_dict(
+        self, value_dict: Mapping[Any, Any], *, key: Key | None = None, **how: Any
+    ) -> None:
         """Keep all of them, nested."""
         for name, value in value_dict.items():
             path = (*_path(key), name)

@@ -74,9 +74,7 @@ class Prices:
         for policy, spaces in self.program.roles.spaces.items():
             if policy not in self._tables:
                 self._tables[policy] = module_of(self.config, spaces, policy, self._say)
-        return {
-            p: t[1].num_parameters * FP32_BYTES if t else 0 for p, t in self._tables.items()
-        }
+        return {p: t[1].num_parameters * FP32_BYTES if t else 0 for p, t in self._tables.items()}
 
     def _say(self, text: str) -> None:
         say_once(self.program.session, text, text)

@@ -35,7 +35,9 @@ def _ignored(_text: str) -> None:
 
 
 def module_of(
-    config: AlgorithmConfig, spaces: Spaces, policy: str = MODULE,
+    config: AlgorithmConfig,
+    spaces: Spaces,
+    policy: str = MODULE,
     say: Callable[[str], object] = _ignored,
 ) -> Tables | None:
     """Of a policy; None: it has no network, as one of the user's heuristics."""
@@ -132,7 +134,7 @@ def _users(
             return traced(kind), forward, length
         try:
             return traced(kind), forward, length
-        except Exception as error:  # whatever a user's loss does with values that are not there
+        except Exception as error:  # noqa: BLE001  (whatever a loss does without values)
             say(f"the loss of {kind.__name__} cannot be traced ({type(error).__name__}: "
                 f"{str(error).splitlines()[0]}): RLlib's own is priced.")  # fmt: skip
             return traced(None), forward, length

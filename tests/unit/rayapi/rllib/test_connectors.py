@@ -54,7 +54,7 @@ class Two(MultiAgentEnv):
 
 def piece(name: str, **said: Any) -> Any:
     """What a program names in ``env_to_module_connector``, as a function."""
-    return lambda env, spaces, device: class_of_installed(f"connectors.env_to_module:{name}")(**said)
+    return lambda env, spaces, device: class_of_installed(f"connectors.{name}")(**said)
 
 
 def config_of(env: Any, **said: Any) -> Any:
@@ -70,7 +70,9 @@ def test_rooms_become_a_row_that_the_module_takes() -> None:
         algo = config_of(Rooms, **more).build_algo()
         return algo.train()["num_env_steps_sampled_lifetime"], algo.weights_bytes
 
-    steps, weights = ran(lambda: main(env_to_module_connector=piece("FlattenObservations")))
+    steps, weights = ran(
+        lambda: main(env_to_module_connector=piece("env_to_module:FlattenObservations"))
+    )
     assert steps == 200
     assert weights == {"default_policy": 4 * (501 * 256 + 257 * 256 + 257 * 6)}
     with pytest.raises(ValueError, match="No default encoder config"):
@@ -84,16 +86,22 @@ def test_stacked_frames_are_as_many_channels() -> None:
         config = config_of(Slow, **more).environment(env_config={"shape": (64, 64, 1)})
         return sum(config.build_algo().weights_bytes.values())
 
-    more = {"env_to_module_connector": piece("FrameStacking", num_frames=4)}
+    more = {
+        "env_to_module_connector": piece(
+            "env_to_module.frame_stacking:FrameStackingEnvToModule", num_frames=4
+        )
+    }
     stacked, plain = ran(lambda: main(**more)), ran(main)
     assert stacked - plain == 4 * 3 * 16 * 4 * 4, "3 channels more, 16 filters of 4 x 4"
 
 
 def test_several_agents_have_their_own_spaces() -> None:
     def main() -> dict[str, int]:
-        flat = piece("FlattenObservations", multi_agent=True)
+        flat = piece("env_to_module:FlattenObservations", multi_agent=True)
         config = config_of(Two, env_to_module_connector=flat)
-        config.multi_agent(policies={"p", "q"}, policy_mapping_fn=lambda a, *_, **__: "pq"[a == "y"])
+        config.multi_agent(
+            policies={"p", "q"}, policy_mapping_fn=lambda a, *_, **__: "pq"[a == "y"]
+        )
         algo = config.build_algo()
         algo.train()
         found: dict[str, int] = algo.weights_bytes

@@ -13,6 +13,7 @@ from raysim.rayapi.rllib.algorithms import PPO, PPOConfig
 from raysim.rayapi.rllib.callbacks import RLlibCallback
 from raysim.rayapi.rllib.episodes import class_of_installed
 from raysim.rayapi.rllib.modules import RLModuleSpec
+from raysim.rayapi.rllib.off_policy import DQNConfig
 from raysim.rayapi.unsupported import NotEmulatedError
 from tests.unit.rayapi.rllib.parts import Slow, ran
 
@@ -104,6 +105,33 @@ def test_a_loss_of_ones_own_is_priced(capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert ran(lambda: main(0, looks=True)) == pytest.approx(plain, rel=0.2)
     assert "the loss of Own cannot be traced" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "where"),
+    [
+        (PPOConfig, "algorithms.ppo.torch.default_ppo_torch_rl_module:DefaultPPOTorchRLModule"),
+        (DQNConfig, "algorithms.dqn.torch.default_dqn_torch_rl_module:DefaultDQNTorchRLModule"),
+    ],
+)
+def test_rllibs_own_module_is_priced_as_the_default_one(config: Any, where: str) -> None:
+    """By its own class and, of DQN, by its own loss: as many weights, and as long."""
+
+    def main(*, own: bool) -> tuple[dict[str, int], float]:
+        made = config().environment(Slow).env_runners(num_env_runners=0)
+        made.training(train_batch_size_per_learner=200)
+        if own:
+            made.rl_module(rl_module_spec=RLModuleSpec(module_class=class_of_installed(where)))
+        if config is DQNConfig:
+            made.training(num_steps_sampled_before_learning_starts=0)
+        algo = made.build_algo()
+        return algo.weights_bytes, algo.train()["timers"]["learner_update_timer"]
+
+    (weights, took_s), (expected, expected_s) = (
+        ran(lambda o=o: main(own=o)) for o in (True, False)
+    )
+    assert weights == expected
+    assert took_s == pytest.approx(expected_s, rel=0.15)
 
 
 def test_policies_without_a_network_cost_nothing() -> None:
