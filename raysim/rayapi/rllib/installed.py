@@ -86,7 +86,7 @@ def find(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, _Made(held))
     file = place / FILES.get(name, "/".join(name.split(".")[1:]) + ".py")
     if file.is_file():
-        inside = [] if name in FILES else None
+        inside: list[str] | None = [] if name in FILES else None
         loader = Unpaid(name, str(file))
         return spec_from_file_location(name, file, loader=loader, submodule_search_locations=inside)
     package = file.with_suffix("")
@@ -126,7 +126,7 @@ def _literals(module: str) -> dict[str, Any]:
         file = package / "__init__.py"
     if not file.is_file():
         return {}
-    found = {}
+    found: dict[str, Any] = {}
     for line in ast.parse(file.read_text()).body:
         if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant):
             found |= {t.id: line.value.value for t in line.targets if isinstance(t, ast.Name)}

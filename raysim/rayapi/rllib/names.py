@@ -27,6 +27,10 @@ COLUMNS = {
     "ACTION_PROB": "action_prob", "ACTION_LOGP": "action_logp", "VF_PREDS": "vf_preds",
     "ADVANTAGES": "advantages", "VALUE_TARGETS": "value_targets", "LOSS_MASK": "loss_mask",
 }  # fmt: skip
+COMPONENTS = (
+    "env_runner", "env_to_module_connector", "eval_env_runner", "learner", "learner_group",
+    "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
+)  # fmt: skip
 METRICS = {
     "ENV_RUNNER_RESULTS": "env_runners", "LEARNER_RESULTS": "learners",
     "EVALUATION_RESULTS": "evaluation", "FAULT_TOLERANCE_STATS": "fault_tolerance",
@@ -128,14 +132,10 @@ def _held() -> dict[str, dict[str, Any]]:
     buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
-    components = (
-        "env_runner", "env_to_module_connector", "eval_env_runner", "learner", "learner_group",
-        "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
-    )  # fmt: skip
     names = {
         "DEFAULT_MODULE_ID": MODULE, "DEFAULT_POLICY_ID": MODULE, "DEFAULT_AGENT_ID": AGENT,
         "ALL_MODULES": "__all_modules__", "Columns": type("Columns", (), dict(COLUMNS)),
-        **{f"COMPONENT_{name.upper()}": name for name in components},
+        **{f"COMPONENT_{name.upper()}": name for name in COMPONENTS},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}

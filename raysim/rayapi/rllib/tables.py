@@ -135,7 +135,7 @@ def _users(
         try:
             return traced(kind), forward, length
         except Exception as error:  # noqa: BLE001  (whatever a loss does without values)
-            say(f"the loss of {kind.__name__} cannot be traced ({type(error).__name__}: "
+            say(f"the loss of {learner.__name__} cannot be traced ({type(error).__name__}: "
                 f"{str(error).splitlines()[0]}): RLlib's own is priced.")  # fmt: skip
             return traced(None), forward, length
 
