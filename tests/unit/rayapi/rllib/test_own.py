@@ -134,6 +134,16 @@ def test_rllibs_own_module_is_priced_as_the_default_one(config: Any, where: str)
     assert took_s == pytest.approx(expected_s, rel=0.15)
 
 
+def test_recurrent_modules_are_priced_on_cores_too() -> None:
+    """The default learner of a driver has no GPU; sequences take longer than single steps."""
+
+    def main(**said: Any) -> float:
+        algo = config_of().rl_module(model_config={"vf_share_layers": True, **said}).build_algo()
+        return float(algo.train()["timers"]["learner_update_timer"])
+
+    assert ran(lambda: main(use_lstm=True)) > ran(main) > 0
+
+
 def test_policies_without_a_network_cost_nothing() -> None:
     def main() -> dict[str, int]:
         base = class_of_installed("core.rl_module.rl_module:RLModule")
