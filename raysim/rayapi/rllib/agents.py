@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from raysim.rayapi.rllib.episodes import Watched
+from raysim.rayapi.rllib.episodes import Watched, class_of_installed
 from raysim.rayapi.rllib.modules import Spaces, spaces_of
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -34,11 +34,21 @@ class MultiAgentEnv:
     action_space: Any = None
 
     def __init__(self) -> None:
+        self._agent_ids: set[Any] = set(getattr(self, "_agent_ids", ()))
+        if not self.agents:
+            self.agents = list(self._agent_ids)
         if not self.possible_agents:
             self.possible_agents = list(self.agents)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Users override, and may call it."""
+
+    def with_agent_groups(
+        self, groups: dict[str, list[Any]], obs_space: Any = None, act_space: Any = None
+    ) -> Any:
+        """Agents of a group act as one."""
+        where = "env.wrappers.group_agents_wrapper:GroupAgentsWrapper"
+        return class_of_installed(where)(self, groups, obs_space, act_space)
 
     def get_observation_space(self, agent_id: Any) -> Any:
         """An agent's."""

@@ -138,6 +138,9 @@ class Unpaid(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         """While the stopwatch of user code stands still; no other program runs meanwhile."""
+        from raysim.rayapi.rllib.algorithm_config import imported  # its package imports this
+
+        imported()  # a real import has loaded all of RLlib by now
         with _paused():
             super().exec_module(module)
         if module.__name__ == _LENIENT[0]:
