@@ -104,6 +104,10 @@ class CpuRankModel(ComputeModel):
         moved = packed_bytes(m, n, k, groups)
         return 2.0 * m * n * k / self.rank.product_flops_per_s + self.memory_s(moved)
 
+    def _rate(self, dtype: Dtype) -> float:  # noqa: ARG002  (as above)
+        """Of products that have no shape of a matrix's: scans of recurrent layers."""
+        return self.rank.product_flops_per_s
+
     def _attention_s(
         self, op: Operator, batch: float, dtype: Dtype, tp: int, backward: bool
     ) -> float:

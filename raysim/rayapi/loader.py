@@ -232,7 +232,7 @@ def ray_names() -> Iterator[None]:
     sys.modules.update(ours)
     for name, module in ours.items():
         package, _, leaf = name.rpartition(".")
-        if package and leaf not in vars(ours[package]):  # as ``import ray`` has them in Ray
+        if package in ours and leaf not in vars(ours[package]):  # as ``import ray`` has them in Ray
             setattr(ours[package], leaf, module)
     for module in ours.values():  # packages, so that ``import ray.data.llm`` asks the finder
         if module is not cloudpickle:

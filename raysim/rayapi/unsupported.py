@@ -48,7 +48,8 @@ _SERVE = (
 
 _RLLIB = (
     "PPO, IMPALA, APPO, DQN and SAC of the new API stack, sampling from gymnasium's and your "
-    "environments, under PPO of several agents; default modules and TorchRLModule"
+    "environments, under PPO of several agents; modules, learners, connectors, callbacks of one's "
+    "own"
 )
 
 NAMES: dict[str, str] = {
@@ -192,9 +193,7 @@ LATER = {
 """Modules that are imported when a program does: they need packages that others do without."""
 
 
-EXAMPLES = (
-    "ray.rllib.examples.", "ray.tune.examples", "ray.train.examples", "ray.rllib.utils.spaces",
-)  # fmt: skip
+EXAMPLES = ("ray.rllib.examples.", "ray.tune.examples", "ray.train.examples")
 """Code as users write it that lies in Ray's package: it is the installed Ray's, if there is one."""
 
 
@@ -224,9 +223,17 @@ class RefusedImports:
         if name.startswith(EXAMPLES) and (installed := _installed(name)) is not None:
             return installed
         if name == "ray" or name.startswith("ray."):
+            if (installed := _of_rllib(name)) is not None:
+                return installed
             refuse(name)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
+
+
+def _of_rllib(name: str) -> ModuleSpec | None:
+    from raysim.rayapi.rllib import installed  # its package imports what refuses
+
+    return installed.find(name)
 
 
 class _Later(Loader):

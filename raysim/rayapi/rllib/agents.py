@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from raysim.rayapi.rllib.episodes import Watched, class_of_installed
 from raysim.rayapi.rllib.modules import Spaces, spaces_of
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -33,11 +34,21 @@ class MultiAgentEnv:
     action_space: Any = None
 
     def __init__(self) -> None:
+        self._agent_ids: set[Any] = set(getattr(self, "_agent_ids", ()))
+        if not self.agents:
+            self.agents = list(self._agent_ids)
         if not self.possible_agents:
             self.possible_agents = list(self.agents)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Users override, and may call it."""
+
+    def with_agent_groups(
+        self, groups: dict[str, list[Any]], obs_space: Any = None, act_space: Any = None
+    ) -> Any:
+        """Agents of a group act as one."""
+        where = "env.wrappers.group_agents_wrapper:GroupAgentsWrapper"
+        return class_of_installed(where)(self, groups, obs_space, act_space)
 
     def get_observation_space(self, agent_id: Any) -> Any:
         """An agent's."""
@@ -128,6 +139,13 @@ class PolicySpec:
     config: Any = None
 
 
+class Policy:
+    """``Policy`` of the old API stack: a name that RLlib's modules import."""
+
+    def __init__(self, *_args: Any, **_named: Any) -> None:
+        raise NotEmulatedError("a Policy of RLlib's old API stack", "RLModules")
+
+
 @dataclass(kw_only=True)
 class Roles:
     """Of one algorithm's environments: who acts, how often, by which policy."""
@@ -151,6 +169,11 @@ class Roles:
         """Agents, as the configuration says."""
         return bool(self.policies)
 
+    mask_key: str = "action_mask"
+    """Where an observation or its infos say which actions are allowed."""
+    own: frozenset[str] = frozenset()
+    """Policies with modules of the user's, which may see what RLlib has no encoder for."""
+
     def introduce(self, agent: Any, observation: Any, action: Any) -> None:
         """An agent with its spaces: its policy is asked once.
 
@@ -172,7 +195,7 @@ class Roles:
                 )
         self.policy_of[agent] = policy
         if policy not in self.spaces:
-            self.spaces[policy] = spaces_of(observation, action)
+            self.spaces[policy] = spaces_of(observation, action, encoded=policy not in self.own)
 
     def agent_steps(self, steps: int) -> dict[Any, int]:
         """Of so many env steps, by what has been seen."""
@@ -206,8 +229,11 @@ class Acting(Protocol):
 class OneAgent:
     """A gymnasium environment."""
 
-    def __init__(self, env: Any, roles: Roles, given: tuple[Any, Any]) -> None:
-        self._env = env
+    def __init__(
+        self, env: Any, roles: Roles, given: tuple[Any, Any], watched: Watched | None = None
+    ) -> None:
+        self._env, self._roles, self._watched = env, roles, watched
+        self._shown: tuple[Any, Any] = (None, None)
         seen, action = given
         roles.introduce(
             AGENT,
@@ -218,45 +244,86 @@ class OneAgent:
     def begin(self, seed: int) -> None:
         """As in ``Acting``."""
         self._env.action_space.seed(seed)
-        self._env.reset(seed=seed)
+        self._reset(seed=seed)
 
     def step(self) -> bool:
         """As in ``Acting``."""
-        _, _, ended, cut, _ = self._env.step(self._env.action_space.sample())
-        if ended or cut:
-            self._env.reset()
-        return bool(ended or cut)
+        action = drawn(self._env.action_space, *self._shown, self._roles.mask_key)
+        found = self._env.step(action)
+        self._shown = found[0], found[4]
+        if self._watched is not None:
+            self._watched.stepped(action, found)
+        over = bool(found[2] or found[3])
+        if over:
+            self._reset()
+        return over
+
+    def _reset(self, **said: Any) -> None:
+        seen, infos = self._shown = self._env.reset(**said)
+        if self._watched is not None:
+            self._watched.began(seen, infos)
 
 
 class SeveralAgents:
     """A ``MultiAgentEnv``: those act who have been shown something."""
 
-    def __init__(self, env: Any, roles: Roles) -> None:
-        self._env, self._roles = env, roles
+    def __init__(
+        self, env: Any, roles: Roles, seen: Any = None, watched: Watched | None = None
+    ) -> None:
+        self._env, self._roles, self._watched = env, roles, watched
+        parts = getattr(seen, "spaces", {})
         for agent in env.possible_agents or env.agents:
-            roles.introduce(agent, env.get_observation_space(agent), env.get_action_space(agent))
+            space = parts[agent] if agent in parts else env.get_observation_space(agent)
+            roles.introduce(agent, space, env.get_action_space(agent))
         self._awaited: list[Any] = []
+        self._shown: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
 
     def begin(self, seed: int) -> None:
         """As in ``Acting``."""
         for number, agent in enumerate(self._roles.policy_of):
             self._env.get_action_space(agent).seed(seed + number)
-        self._awaited = list(self._env.reset(seed=seed)[0])
+        self._awaited = list(self._reset(seed=seed))
 
     def step(self) -> bool:
         """As in ``Acting``."""
         env = self._env
-        actions = {agent: env.get_action_space(agent).sample() for agent in self._awaited}
+        key, (shown, told) = self._roles.mask_key, self._shown
+        actions = {
+            agent: drawn(env.get_action_space(agent), shown.get(agent), told.get(agent), key)
+            for agent in self._awaited
+        }
         self._roles.acted.update(actions.keys())
-        seen, _, ended, cut, _ = env.step(actions)
+        found = env.step(actions)
+        if self._watched is not None:
+            self._watched.stepped(actions, found)
+        seen, _, ended, cut, infos = found
+        self._shown = seen, infos or {}
         over = bool(ended.get("__all__") or cut.get("__all__"))
         if over:
-            seen = env.reset()[0]
+            seen = self._reset()
         self._awaited = [a for a in seen if over or not (ended.get(a) or cut.get(a))]
         return over
 
+    def _reset(self, **said: Any) -> Any:
+        seen, infos = self._env.reset(**said)
+        self._shown = seen, infos or {}
+        if self._watched is not None:
+            self._watched.began(seen, infos)
+        return seen
 
-def acting(env: Any, roles: Roles, given: tuple[Any, Any]) -> Acting:
+
+def drawn(space: Any, seen: Any, infos: Any, key: str) -> Any:
+    """A random action, one of those that are allowed if somebody says which."""
+    for said in (seen, infos):
+        mask = said.get(key) if isinstance(said, dict) else None
+        if mask is not None and type(space).__name__ == "Discrete":
+            return space.sample(mask=mask.astype("int8"))
+    return space.sample()
+
+
+def acting(
+    env: Any, roles: Roles, given: tuple[Any, Any], watched: Watched | None = None
+) -> Acting:
     """One of both.
 
     Raises
@@ -272,7 +339,7 @@ def acting(env: Any, roles: Roles, given: tuple[Any, Any]) -> Acting:
                 "The environment is a MultiAgentEnv and the configuration names no policies: call "
                 "config.multi_agent(policies=..., policy_mapping_fn=...)."
             )
-        return SeveralAgents(env, roles)
+        return SeveralAgents(env, roles, given[0], watched)
     if roles.several:
         raise NotEmulatedError("several policies for an environment of one agent", "MultiAgentEnv")
-    return OneAgent(env, roles, given)
+    return OneAgent(env, roles, given, watched)

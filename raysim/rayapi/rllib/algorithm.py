@@ -15,13 +15,14 @@ from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.rllib import checkpoints
 from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
-from raysim.rayapi.rllib.callbacks import listed, not_called
-from raysim.rayapi.rllib.connectors import connected
+from raysim.rayapi.rllib.callbacks import OF_EPISODES, callers, listed
 from raysim.rayapi.rllib.costed import costed, duration_of
-from raysim.rayapi.rllib.environments import EnvProgram, creator_of
+from raysim.rayapi.rllib.environments import REAL_STEPS, EnvProgram, creator_of
+from raysim.rayapi.rllib.metrics import Logged, merged
 from raysim.rayapi.rllib.prices import Prices
 from raysim.rayapi.rllib.resources import resource_request
 from raysim.rayapi.rllib.results import Counted, check_stop, evaluated, say_once
+from raysim.rayapi.rllib.runners import Group, Runner
 from raysim.rayapi.tune.trainable import Trainable
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.process import CoreProcess
@@ -39,6 +40,11 @@ NOT_LEARNED = (
     "A condition on them never ends a run; stop on training_iteration, "
     "num_env_steps_sampled_lifetime or time_total_s."
 )
+FEW_EPISODES = (
+    f"callbacks of episodes are called in the first {REAL_STEPS} env steps of each env runner, on "
+    "random actions."
+)
+UNUSED = ("module_to_env_connector", "learner_connector")
 
 
 class Algorithm(Trainable):
@@ -60,6 +66,7 @@ class Algorithm(Trainable):
             made = default.update_from_dict(config or {})
         if env is not None:
             made.environment(env)
+        _refuse_own_steps(type(self))
         made.validate()
         made.freeze()
         self.config = made
@@ -95,7 +102,9 @@ class Algorithm(Trainable):
         self._session, state = fiber.process.session, fiber.process
         self._state = state
         self._core = core = this_core(fiber)
-        program = self._environments(config)
+        self.metrics = Logged()
+        self._callbacks = [kind() for kind in listed(config.callbacks_class)]
+        self._program = program = self._environments(config)
         self._roles = self._evaluates = program.roles
         self._prices = Prices(config=config, program=program)
         made = costed(config, program, self._prices, _group(core))
@@ -105,17 +114,23 @@ class Algorithm(Trainable):
             core.imported.add(LIBRARY)
         self._played = self.plays(core, made, self._session.sim.rng, self._name())
         self._eval: EnvRunnerGroup | None = None
-        self._callbacks = [kind() for kind in listed(config.callbacks_class)]
         self._stopped = False
         self._iterations: list[Iteration] = []
         self._play(lambda _: self._start())
         self._ready_ns = core.now_ns
         say_once(self._session, "learned", NOT_LEARNED)
-        silent = not_called(config)
-        if silent:
-            text = f"{', '.join(silent)}: not called, for there are no episodes of a policy."
+        self._warn(config)
+        self._call("on_algorithm_init", algorithm=self, metrics_logger=self.metrics)
+
+    def _warn(self, config: Any) -> None:
+        """Of what the user's functions are not asked."""
+        called = callers(config, self._callbacks)
+        if any(name in OF_EPISODES for name in called):
+            say_once(self._session, "episodes", FEW_EPISODES)
+        unused = [name for name in UNUSED if getattr(config, f"_{name}") is not None]
+        if unused:
+            text = f"{' and '.join(unused)}: not called, their time is not part of the prediction."
             say_once(self._session, text, text)
-        self._call("on_algorithm_init", algorithm=self, metrics_logger=_NoLogger())
 
     def _name(self) -> str:
         return f"{type(self).__name__}-{self._session.libraries.setdefault('algorithms', 0)}"
@@ -126,9 +141,9 @@ class Algorithm(Trainable):
             return failed
         group, config = self._played.group, self.config.get_evaluation_config_object()
         if not config.num_env_runners and group.local is not None:
-            self._eval = group
+            self._eval, self._evaluated = group, self._program
             return None
-        program = self._environments(config)
+        self._evaluated = program = self._environments(config)
         self._evaluates = program.roles
         made = costed(config, program, self._costed.price, self._costed.placement_group)
         self._eval = EnvRunnerGroup(self._core, made, self._session.sim.rng, "evaluation")
@@ -138,7 +153,9 @@ class Algorithm(Trainable):
         """Of training or of evaluation."""
         return EnvProgram(
             session=self._session, driver=self._state,
-            creator=connected(creator_of(config.env), config.get("_env_to_module_connector")),
+            creator=creator_of(config.env), config=config,
+            connector=config.get("_env_to_module_connector"),
+            callbacks=lambda: [kind() for kind in listed(config.callbacks_class)],
             env_config=dict(config.env_config), runners=config.num_env_runners,
             envs=config.num_envs_per_env_runner,
             at_once=config.gym_env_vectorize_mode == "async", seed=config.seed,
@@ -172,7 +189,9 @@ class Algorithm(Trainable):
             "num_healthy_workers": sum(group.healthy), "num_remote_worker_restarts": group.restarts,
             "num_env_runners_dropped_lifetime": 0,
         }  # fmt: skip
-        self._call("on_train_result", algorithm=self, metrics_logger=_NoLogger(), result=result)
+        merged(result["env_runners"], self._program.metrics.reduce())
+        merged(result, self.metrics.reduce())
+        self._call("on_train_result", algorithm=self, metrics_logger=self.metrics, result=result)
         return result
 
     def _train(self, *, beside: bool) -> Script:
@@ -204,7 +223,7 @@ class Algorithm(Trainable):
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Sample for evaluation: what ``result["evaluation"]`` holds."""
         del parallel_train_future
-        self._call("on_evaluate_start", algorithm=self, metrics_logger=_NoLogger())
+        self._call("on_evaluate_start", algorithm=self, metrics_logger=self.metrics)
         group = self._eval or self._played.group
         if not self.config.evaluation_interval and group.local is None:
             raise ValueError(
@@ -214,7 +233,7 @@ class Algorithm(Trainable):
         found = self._play(lambda _: evaluate(group, duration_of(self.config)))
         result = evaluated(self._evaluates, *found)
         self._call(
-            "on_evaluate_end", algorithm=self, metrics_logger=_NoLogger(),
+            "on_evaluate_end", algorithm=self, metrics_logger=self.metrics,
             evaluation_metrics=result,
         )  # fmt: skip
         return result
@@ -282,6 +301,32 @@ class Algorithm(Trainable):
         """Of a trial."""
         checkpoints.restore(self, checkpoint)
 
+    # ---- its runners -----------------------------------------------------------------------------
+
+    @property
+    def env_runner_group(self) -> Group:
+        """For functions of the user's."""
+        return self._group_of(self._program, self._played.group)
+
+    @property
+    def eval_env_runner_group(self) -> Group | None:
+        """The same of evaluation."""
+        return None if self._eval is None else self._group_of(self._evaluated, self._eval)
+
+    @property
+    def env_runner(self) -> Any:
+        """The driver's own."""
+        return self._program.views.get(0)
+
+    def _group_of(self, program: EnvProgram, group: EnvRunnerGroup) -> Group:
+        def asked() -> None:
+            self._play(lambda _: group.settle())
+
+        def runners() -> list[Runner]:
+            return [program.views[index] for index in sorted(program.views)]
+
+        return Group(runners, program_call(asked))
+
     # ---- the rest --------------------------------------------------------------------------------
 
     @property
@@ -329,17 +374,18 @@ class Algorithm(Trainable):
 
 _OF_LEARNING = dict.fromkeys(
     ("get_module", "get_weights", "set_weights", "get_policy", "compute_single_action",
-     "compute_actions", "add_module", "remove_module", "env_runner", "env_runner_group",
-     "learner_group", "eval_env_runner_group", "metrics"),
+     "compute_actions", "add_module", "remove_module", "learner_group"),
     "train(), evaluate(), their results and save_to_path()",
 )  # fmt: skip
 
 
-class _NoLogger:
-    """``MetricsLogger``: what is logged would be RLlib's own numbers."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise NotEmulatedError(f"metrics_logger.{name}", "the result that on_train_result is given")
+def _refuse_own_steps(kind: type) -> None:
+    for name in ("training_step", "sample", "evaluate_offline"):
+        if hasattr(kind, name):
+            raise NotEmulatedError(
+                f"{kind.__name__}.{name}, an algorithm of one's own",
+                "PPO, IMPALA, APPO, DQN and SAC, with learners, modules, connectors and callbacks",
+            )
 
 
 def _clock(_process: CoreProcess) -> Script:

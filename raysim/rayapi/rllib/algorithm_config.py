@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Self
 from raysim.rayapi.compute import use_cores
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.rllib import settings
-from raysim.rayapi.rllib.agents import MODULE, MultiRLModuleSpec, Roles
+from raysim.rayapi.rllib.agents import MODULE, Roles
 from raysim.rayapi.rllib.modules import RLModuleSpec, as_settings
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.rllib.costs import PROGRAM
 
-_UNSAID: Any = object()
+UNSAID: Any = object()
 LIBRARY = "rllib"
 """Of what a session keeps: whether RLlib has been imported."""
 
@@ -60,7 +60,7 @@ class AlgorithmConfig:
     def _set(self, method: str, said: Mapping[str, Any]) -> Self:
         known = settings.METHODS[method]
         for name, value in said.items():
-            if value is _UNSAID:
+            if value is UNSAID:
                 continue
             if name in settings.DEPRECATED:
                 raise ValueError(
@@ -94,26 +94,26 @@ class AlgorithmConfig:
         """The driver's, and how bundles are placed."""
         return self._set("resources", said)
 
-    def framework(self, framework: Any = _UNSAID, **said: Any) -> Self:
+    def framework(self, framework: Any = UNSAID, **said: Any) -> Self:
         """torch."""
         if framework in ("tf", "tf2", "tfe"):
             raise NotEmulatedError(f"config.framework({framework!r})", "torch")
         return self._set("framework", {"framework": framework, **said})
 
     def api_stack(
-        self, enable_rl_module_and_learner: Any = _UNSAID,
-        enable_env_runner_and_connector_v2: Any = _UNSAID,
+        self, enable_rl_module_and_learner: Any = UNSAID,
+        enable_env_runner_and_connector_v2: Any = UNSAID,
     ) -> Self:  # fmt: skip
         """The new one."""
         said = {
             "enable_rl_module_and_learner": enable_rl_module_and_learner,
             "enable_env_runner_and_connector_v2": enable_env_runner_and_connector_v2,
         }
-        if any(value is not _UNSAID and not value for value in said.values()):
+        if any(value is not UNSAID and not value for value in said.values()):
             raise NotEmulatedError("RLlib's old API stack", "the new one, Ray's default")
         return self._set("api_stack", said)
 
-    def environment(self, env: Any = _UNSAID, **said: Any) -> Self:
+    def environment(self, env: Any = UNSAID, **said: Any) -> Self:
         """What is sampled."""
         return self._set("environment", {"env": env, **said})
 
@@ -129,7 +129,7 @@ class AlgorithmConfig:
         """How."""
         return self._set("training", said)
 
-    def callbacks(self, callbacks_class: Any = _UNSAID, **said: Any) -> Self:
+    def callbacks(self, callbacks_class: Any = UNSAID, **said: Any) -> Self:
         """The user's functions; those of the driver are called."""
         return self._set("callbacks", {"callbacks_class": callbacks_class, **said})
 
@@ -236,11 +236,18 @@ class AlgorithmConfig:
     def spec_of(self, policy: str) -> RLModuleSpec:
         """A policy's module: its own of ``MultiRLModuleSpec``, or that of all."""
         spec = self.rl_module_spec
-        if isinstance(spec, MultiRLModuleSpec):
-            default = RLModuleSpec(model_config=self.model_config)
-            found: RLModuleSpec = spec.rl_module_specs.get(policy, default)
-            return found
-        return spec
+        each = getattr(spec, "rl_module_specs", spec)  # of MultiRLModuleSpec
+        if not isinstance(each, Mapping):
+            return each
+        default = RLModuleSpec(model_config=self.model_config)
+        found: RLModuleSpec = each.get(policy, default)
+        return found
+
+    @property
+    def is_atari(self) -> bool:
+        """As said, or by the environment's name."""
+        said = self._is_atari
+        return bool(str(self.env).startswith("ALE/") if said is None else said)
 
     @property
     def is_offline(self) -> bool:
@@ -249,13 +256,17 @@ class AlgorithmConfig:
 
     def roles(self) -> Roles:
         """Who acts in its environments, of whom nobody has been seen yet."""
+        names = tuple(sorted(self.policies)) if self.is_multi_agent else (MODULE,)
+        own = frozenset(name for name in names if self.spec_of(name).module_class is not None)
         if not self.is_multi_agent:
-            return Roles()
-        names = tuple(sorted(self.policies))
+            return Roles(own=own, mask_key=self.action_mask_key)
         said = self.policies_to_train
         trained = names if said is None else tuple(name for name in names if name in said)
         mapping = self.policy_mapping_fn or (lambda *_, **__: MODULE)
-        return Roles(policies=names, trained=trained, mapping=mapping)
+        return Roles(
+            policies=names, trained=trained, mapping=mapping, own=own,
+            mask_key=self.action_mask_key,
+        )  # fmt: skip
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
         """Steps of each environment in one sample; the first runners take what is left over."""

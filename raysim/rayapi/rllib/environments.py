@@ -26,6 +26,11 @@ from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.library_code import fiber_of, state_of
 from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.rllib.agents import Acting, Roles, acting
+from raysim.rayapi.rllib.callbacks import OF_EPISODES, callers
+from raysim.rayapi.rllib.connectors import Pieces
+from raysim.rayapi.rllib.episodes import Watched
+from raysim.rayapi.rllib.metrics import Logged
+from raysim.rayapi.rllib.runners import Runner, Vector
 from raysim.rayapi.session import Session
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import WAITS, Ask, Driver, Script, compute, sleep
@@ -120,6 +125,15 @@ class EnvProgram:
     """Spaces that the configuration says."""
     roles: Roles
     """Who acts."""
+    config: Any = None
+    connector: Any = None
+    """What makes the user's pieces between environments and modules."""
+    callbacks: Callable[[], list[Any]] = list
+    """What makes a runner's."""
+    metrics: Logged = field(default_factory=Logged)
+    """What callbacks log."""
+    views: dict[int, Runner] = field(default_factory=dict)
+    """Runners as the user's functions see them, by index."""
     seen: dict[int, None] = field(default_factory=dict)
     """Indices of runners that have been there."""
     lengths: list[int] = field(default_factory=list)
@@ -168,6 +182,12 @@ class UserEnvs:
         """Steps since the last reset."""
         self._taken = self._resets = 0
         self._core_s = self._wait_s = 0.0
+        self._watched: list[Watched] = []
+        self._pieces: Pieces | None = None
+        self._called = callers(program.config, program.callbacks())
+        self.vector: Any = None
+        self.metrics = program.metrics
+        program.views[index] = self._view = Runner(self, program.config, index)
 
     def make(self) -> Script:
         """Create and reset them."""
@@ -241,16 +261,30 @@ class UserEnvs:
     # ---- in a fiber of the runner ----------------------------------------------------------------
 
     def _make(self) -> None:
-        program = self._program
+        program, made = self._program, []
         for vector_index in range(program.envs):
             context = EnvContext(
                 copy.deepcopy(program.env_config), self._index, vector_index,
                 num_workers=program.runners, recreated_worker=self._recreated,
             )  # fmt: skip
-            env = program.creator(context)
-            self._envs.append(acting(env, program.roles, program.given))
+            made.append((program.creator(context), context))
+        envs = [env for env, _ in made]
+        self.vector = Vector(envs, program.given)
+        seen, action = program.given
+        if program.connector is not None:
+            self._pieces = Pieces(program.connector, self.vector)
+            seen = self._pieces.space
+        watches = self._pieces is not None or any(name in OF_EPISODES for name in self._called)
+        for number, env in enumerate(envs):
+            if watches:
+                self._watched.append(Watched(env, program.roles, self._tell_of, number))
+            watched = self._watched[number] if watches else None
+            self._envs.append(acting(env, program.roles, (seen, action), watched))
+        for _, context in made:
+            self._tell("on_environment_created", env=self.vector, env_context=context)
         for number, acted in enumerate(self._envs):
             acted.begin((program.seed or 0) + self._index * program.envs + number)
+        self._connect()
         self._ages = [0] * program.envs
         _paid()
 
@@ -263,9 +297,26 @@ class UserEnvs:
                     self._program.lengths.append(self._ages[number])
                     self._ages[number] = 0
                     self._resets += 1
+            self._connect()
         self._taken += count * len(self._envs)
         self._program.roles.steps += count * len(self._envs)
+        if "on_sample_end" in self._called:
+            self._tell("on_sample_end", samples=[watched.episode for watched in self._watched])
         _paid()
+
+    def _connect(self) -> None:
+        episodes = [episode for watched in self._watched for episode in watched.taken()]
+        if self._pieces is not None:
+            self._pieces(episodes)
+
+    def _tell_of(self, name: str, **said: Any) -> None:
+        """Of an episode."""
+        self._tell(name, env=self.vector, rl_module=None, **said)
+
+    def _tell(self, name: str, **said: Any) -> None:
+        """The user's callbacks of a runner."""
+        for function in self._called.get(name, ()):
+            function(env_runner=self._view, metrics_logger=self.metrics, **said)
 
 
 def _paid() -> None:

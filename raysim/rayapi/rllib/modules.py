@@ -109,8 +109,8 @@ class Spaces:
     """Of observations and actions, themselves."""
 
 
-def spaces_of(observation: Any, action: Any) -> Spaces:
-    """Of gymnasium's spaces.
+def spaces_of(observation: Any, action: Any, *, encoded: bool = True) -> Spaces:
+    """Of gymnasium's spaces; ``encoded``: by RLlib's own module.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def spaces_of(observation: Any, action: Any) -> Spaces:
     """
     kind = type(observation).__name__
     shape = tuple(getattr(observation, "shape", None) or ())
-    if kind != "Box" or len(shape) not in (1, 3):
+    if encoded and (kind != "Box" or len(shape) not in (1, 3)):
         raise ValueError(
             f"No default encoder config for obs space={observation}, lstm=False found."
             + (" 2D Box spaces are not supported. They should be either flattened to a 1D Box "
@@ -127,9 +127,17 @@ def spaces_of(observation: Any, action: Any) -> Spaces:
         )  # fmt: skip
     logits, action_bytes, discrete = _logits(action)
     return Spaces(
-        observation=shape, observation_bytes=prod(shape) * observation.dtype.itemsize,
+        observation=shape, observation_bytes=_bytes(observation),
         logits=logits, action_bytes=action_bytes, discrete=discrete, spaces=(observation, action),
     )  # fmt: skip
+
+
+def _bytes(space: Any) -> int:
+    parts = getattr(space, "spaces", None)
+    if parts is not None:
+        return sum(_bytes(p) for p in (parts.values() if isinstance(parts, Mapping) else parts))
+    itemsize = getattr(space.dtype, "itemsize", 1)
+    return prod(space.shape or ()) * int(itemsize)
 
 
 def _logits(action: Any) -> tuple[int, int, bool]:

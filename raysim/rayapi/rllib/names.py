@@ -8,11 +8,13 @@ that need it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from raysim.rayapi.rllib import installed
 from raysim.rayapi.unsupported import getattr_of
 from raysim.rayapi.util.marks import DeveloperAPI, PublicAPI
 
@@ -25,6 +27,10 @@ COLUMNS = {
     "ACTION_PROB": "action_prob", "ACTION_LOGP": "action_logp", "VF_PREDS": "vf_preds",
     "ADVANTAGES": "advantages", "VALUE_TARGETS": "value_targets", "LOSS_MASK": "loss_mask",
 }  # fmt: skip
+COMPONENTS = (
+    "env_runner", "env_to_module_connector", "eval_env_runner", "learner", "learner_group",
+    "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
+)  # fmt: skip
 METRICS = {
     "ENV_RUNNER_RESULTS": "env_runners", "LEARNER_RESULTS": "learners",
     "EVALUATION_RESULTS": "evaluation", "FAULT_TOLERANCE_STATS": "fault_tolerance",
@@ -45,6 +51,13 @@ METRICS = {
     "SYNCH_WORKER_WEIGHTS_TIMER": "synch_weights",
     "MODULE_TRAIN_BATCH_SIZE_MEAN": "module_train_batch_size_mean",
 }  # fmt: skip
+
+
+class TorchCompileWhatToCompile(StrEnum):
+    """``TorchCompileWhatToCompile``."""
+
+    COMPLETE_UPDATE = "complete_update"
+    FORWARD_TRAIN = "forward_train"
 
 
 def override(_cls: Any) -> Callable[[Any], Any]:
@@ -81,7 +94,6 @@ MODULES = (
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
     "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
-    "connectors", "connectors.env_to_module", "connectors.env_to_module.flatten_observations",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -89,7 +101,8 @@ OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 
 def rllib_modules() -> dict[str, ModuleType]:
     """By Ray's names."""
-    return {f"ray.rllib.{name}".rstrip("."): _module(name) for name in MODULES}
+    ours = [name for name in MODULES if not installed.preferred(name)]
+    return {f"ray.rllib.{name}".rstrip("."): _module(name) for name in ours}
 
 
 @cache
@@ -99,7 +112,6 @@ def _held() -> dict[str, dict[str, Any]]:
         agents,
         algorithms,
         callbacks,
-        connectors,
         environments,
         examples,
         modules,
@@ -107,7 +119,7 @@ def _held() -> dict[str, dict[str, Any]]:
     )
     from raysim.rayapi.rllib.agents import AGENT, MODULE
     from raysim.rayapi.rllib.algorithm import Algorithm
-    from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
+    from raysim.rayapi.rllib.algorithm_config import UNSAID, AlgorithmConfig
 
     ppo = {name: getattr(algorithms, name) for name in ("PPO", "PPOConfig")}
     impala = {
@@ -120,25 +132,25 @@ def _held() -> dict[str, dict[str, Any]]:
     buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
-    components = (
-        "env_runner", "env_to_module_connector", "eval_env_runner", "learner", "learner_group",
-        "metrics_logger", "module_to_env_connector", "optimizer", "rl_module",
-    )  # fmt: skip
     names = {
         "DEFAULT_MODULE_ID": MODULE, "DEFAULT_POLICY_ID": MODULE, "DEFAULT_AGENT_ID": AGENT,
         "ALL_MODULES": "__all_modules__", "Columns": type("Columns", (), dict(COLUMNS)),
-        **{f"COMPONENT_{name.upper()}": name for name in components},
+        **{f"COMPONENT_{name.upper()}": name for name in COMPONENTS},
     }  # fmt: skip
     spec = {"RLModuleSpec": modules.RLModuleSpec}
     several = {"MultiRLModuleSpec": agents.MultiRLModuleSpec}
     default = {"DefaultModelConfig": modules.DefaultModelConfig}
     envs = {"EnvContext": environments.EnvContext, "MultiAgentEnv": agents.MultiAgentEnv,
             "make_multi_agent": agents.make_multi_agent, "ENV_STATE": "state"}  # fmt: skip
+    of_policies = {"PolicySpec": agents.PolicySpec, "Policy": agents.Policy}
     marks = ("OverrideToImplementCustomLogic",
              "OverrideToImplementCustomLogic_CallToSuperRecommended")  # fmt: skip
     return {
         "algorithms": base | ppo | impala | appo | dqn | sac,
-        **dict.fromkeys(("algorithms.algorithm", "algorithms.algorithm_config"), base),
+        "algorithms.algorithm": base,
+        "algorithms.algorithm_config": base | {
+            "NotProvided": UNSAID, "TorchCompileWhatToCompile": TorchCompileWhatToCompile,
+        },
         **dict.fromkeys(("algorithms.callbacks", "callbacks.callbacks"), user),
         **dict.fromkeys(("algorithms.ppo", "algorithms.ppo.ppo"), ppo),
         **dict.fromkeys(("algorithms.impala", "algorithms.impala.impala"), impala),
@@ -148,8 +160,7 @@ def _held() -> dict[str, dict[str, Any]]:
         **dict.fromkeys((name for name in MODULES if "replay_buffers" in name), buffers),
         **dict.fromkeys(("core", "core.columns"), names),
         "core.rl_module": spec | several | default, "core.rl_module.multi_rl_module": several,
-        **{n: {"PolicySpec": agents.PolicySpec} for n in MODULES if n.startswith("policy")},
-        **{n: dict(connectors.PIECES) for n in MODULES if "env_to_module" in n},
+        **dict.fromkeys(("policy", "policy.policy"), of_policies),
         "core.rl_module.default_model_config": default, "core.rl_module.rl_module": spec,
         **dict.fromkeys(("env", "env.env_context", "env.multi_agent_env"), envs),
         "utils.annotations": {
@@ -181,7 +192,12 @@ def _module(name: str) -> ModuleType:
             imported()  # a real import has loaded all of RLlib by now
         if attribute in later:
             return getattr(import_module("raysim.rayapi.rllib.rl_modules"), attribute)
-        return held[attribute] if attribute in held else missing(attribute)
+        if attribute in held:
+            return held[attribute]
+        try:
+            return installed.constant(full, attribute)
+        except KeyError:
+            return missing(attribute)
 
     vars(module).update(
         __path__=[], __getattr__=ask, __dir__=lambda: [*_held().get(name, {}), *later]

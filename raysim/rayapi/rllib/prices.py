@@ -18,7 +18,8 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.hardware.specs import CpuRankSpec
 from raysim.rayapi.rllib.environments import EnvProgram
 from raysim.rayapi.rllib.modules import Spaces
-from raysim.rayapi.rllib.tables import module_of
+from raysim.rayapi.rllib.results import say_once
+from raysim.rayapi.rllib.tables import Tables, module_of
 from raysim.rayapi.shapes import prediction
 from raysim.raycore.process import CoreProcess
 from raysim.raylibs.rllib.config import ModelSpec
@@ -29,7 +30,6 @@ from raysim.training.settings.parallel import Mesh
 from raysim.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from raysim.models.table import Model
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
 
 CPU_NODE = "cpu-ranks-2"
@@ -46,7 +46,7 @@ class Prices:
     config: AlgorithmConfig
     program: EnvProgram
     found: dict[Any, ModelSpec] = field(default_factory=dict)
-    _tables: dict[str, tuple[Model, Model, int]] = field(default_factory=dict)
+    _tables: dict[str, Tables | None] = field(default_factory=dict)
     """By policy."""
 
     def __call__(self, process: CoreProcess) -> ModelSpec:
@@ -73,8 +73,11 @@ class Prices:
         """Of what an env runner has of each policy's module."""
         for policy, spaces in self.program.roles.spaces.items():
             if policy not in self._tables:
-                self._tables[policy] = module_of(self.config, spaces, policy)
-        return {p: t[1].num_parameters * FP32_BYTES for p, t in self._tables.items()}
+                self._tables[policy] = module_of(self.config, spaces, policy, self._say)
+        return {p: t[1].num_parameters * FP32_BYTES if t else 0 for p, t in self._tables.items()}
+
+    def _say(self, text: str) -> None:
+        say_once(self.program.session, text, text)
 
     def _price(self, node: Any, threads: int) -> ModelSpec:
         """All modules, one after the other."""
@@ -91,9 +94,11 @@ class Prices:
         )  # fmt: skip
 
     def _module_s(
-        self, table: tuple[Model, Model, int], node: Any, threads: int, with_gpu: bool
+        self, table: Tables | None, node: Any, threads: int, with_gpu: bool
     ) -> tuple[float, float]:
         """(a forward pass of an env runner, a gradient step)."""
+        if table is None:
+            return 0.0, 0.0
         config, (whole, inference, length) = self.config, table
         learners = max(1, config.num_learners)
         batch = config.samples_of_a_step

@@ -199,16 +199,12 @@ MERGED = (
 )  # fmt: skip
 """Dictionaries that are updated, not replaced; a buffer of another type is."""
 
-_CONNECTORS = "RLlib's default connectors; wrappers of gymnasium around the environment"
 REFUSED: dict[str, str] = {
     "env_runner_cls": "the default env runner",
-    "module_to_env_connector": _CONNECTORS,
-    "learner_connector": _CONNECTORS, "learner_class": "the algorithms with their own losses",
     "custom_evaluation_function": "evaluation_duration and its unit",
     "count_steps_by": "env steps",
     "input_": "sampling from an environment", "output": "", "offline_evaluation_interval": "",
     "torch_compile_learner": "eager modules", "torch_compile_worker": "eager modules",
-    "_torch_lr_scheduler_classes": "lr as a schedule",
 }  # fmt: skip
 """Settings that only have their defaults here, and what is emulated instead."""
 

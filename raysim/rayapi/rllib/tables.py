@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.rllib.agents import MODULE
 from raysim.rayapi.rllib.costed import REPLAY, name_of
+from raysim.rayapi.rllib.episodes import class_of_installed
 from raysim.rayapi.rllib.modules import (
     DefaultModelConfig,
     Spaces,
@@ -15,31 +17,43 @@ from raysim.rayapi.rllib.modules import (
     inference_module,
     ppo_loss,
 )
-from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.models.table import Model
     from raysim.rayapi.rllib.algorithm_config import AlgorithmConfig
 
+Tables = tuple["Model", "Model", int]
+"""For the learner, for an env runner, env steps of one of the learner's samples."""
 CLIP = 0.3
 """Of the ratio, where the algorithm does not say; it costs the same whatever it is."""
 TWO = 2
 """Samples to trace with: what grows with them is told from what does not."""
 
 
+def _ignored(_text: str) -> None:
+    """Nobody is told."""
+
+
 def module_of(
-    config: AlgorithmConfig, spaces: Spaces, policy: str = MODULE
-) -> tuple[Model, Model, int]:
-    """(for the learner, for an env runner, env steps of one of the learner's samples)."""
+    config: AlgorithmConfig,
+    spaces: Spaces,
+    policy: str = MODULE,
+    say: Callable[[str], object] = _ignored,
+) -> Tables | None:
+    """Of a policy; None: it has no network, as one of the user's heuristics."""
     import torch
 
     from raysim.tracing import trace
 
-    replays = name_of(config) in REPLAY
-    spec = config.spec_of(policy)
+    spec, name = config.spec_of(policy), name_of(config)
+    learner = config.get("_learner_class")
+    own = learner is not None and own_loss(learner)
+    if own or spec.module_class is not None or spec.catalog_class is not None:
+        return _users(config, spec, spaces, policy, learner if own else None, say)
+    replays = name in REPLAY
     whole, inference, loss, length = (_of_items if replays else _of_fragments)(config, spec, spaces)
     time = () if length == 1 else (length,)
-    batch = max(TWO, ceil(config.samples_of_a_step / length))
+    batch = _samples(config, length)
     examples: Any = torch.empty((batch, *time, *spaces.observation), device="meta")
     if replays:
         actions = torch.empty((batch, spaces.logits), device="meta")
@@ -53,11 +67,19 @@ def module_of(
     )
 
 
+def own_loss(learner: Any) -> bool:
+    """Whether it is not RLlib's."""
+    method = getattr(learner, "compute_loss_for_module", None)
+    return method is not None and not method.__module__.startswith("ray.rllib.algorithms.")
+
+
+def _samples(config: AlgorithmConfig, length: int) -> int:
+    return max(TWO, ceil(config.samples_of_a_step / length))
+
+
 def _of_fragments(config: AlgorithmConfig, spec: Any, spaces: Spaces) -> tuple[Any, Any, Any, int]:
     """Of PPO and its like: (the learner's, an env runner's, the loss, env steps of a sample)."""
     loss = ppo_loss(spaces, getattr(config, "clip_param", CLIP))
-    if spec.module_class is not None:
-        return *_users(spec, spaces), loss, 1
     settings = {**config.model_config, **as_settings(spec.model_config)}
     whole = default_module(spaces, settings)
     recurrent = settings.get("use_lstm")
@@ -70,51 +92,53 @@ def _of_items(config: Any, spec: Any, spaces: Spaces) -> tuple[Any, Any, Any, in
     from raysim.rayapi.rllib import q_modules
 
     name = name_of(config)
-    if spec.module_class is not None:
-        raise NotEmulatedError(f"a module of your own under {name}", "its default module")
     settings = {**config.model_config, **as_settings(spec.model_config)}
     if name == "SAC":
         return *q_modules.sac_modules(spaces, settings), q_modules.sac_loss, 1
     return *q_modules.dqn_modules(spaces, settings), q_modules.dqn_loss(config.td_error_loss_fn), 1
 
 
-def _users(spec: Any, spaces: Spaces) -> tuple[Any, Any]:
-    """The user's own ``TorchRLModule``, built on shapes alone."""
+def _users(
+    config: Any, spec: Any, spaces: Spaces, policy: str, learner: Any, say: Callable[[str], object]
+) -> Tables | None:
+    """The same with a module or a loss of the user's, built on shapes alone."""
     import torch
-    from torch import nn
 
+    from raysim.rayapi.rllib import learners
+    from raysim.tracing import trace
+
+    name = name_of(config)
+    settings = {**config.model_config, **as_settings(spec.model_config)}
     with torch.device("meta"):
-        made = spec.module_class(
-            observation_space=spec.observation_space or spaces.spaces[0],
-            action_space=spec.action_space or spaces.spaces[1],
-            model_config=spec.model_config or {},
-        )
+        whole = learners.made(spec, spaces, name, settings)
+        alone = learners.made(spec, spaces, name, settings, inference_only=True)
+    if not isinstance(whole, torch.nn.Module):
+        return None
+    kind = learner or (None if name not in REPLAY else class_of_installed(learners.LEARNERS[name]))
+    length = learners.length_of(whole, settings)
+    batch = learners.batch_of(whole, spaces, _samples(config, length), length, name)
+    one = learners.asked_of(whole, spaces, TWO)
+    loss = ppo_loss(spaces, getattr(config, "clip_param", CLIP))
 
-    class Whole(nn.Module):
-        """As the learner calls it: logits, and values if it has them."""
+    def traced(kind: Any) -> Any:
+        if kind is None:
+            trained: Any = learners.Outputs(whole, batch)
+            return trace(trained, tuple(trained.leaves), name="rl_module", loss=loss)
+        trained = learners.Losses(whole, batch, kind, config, policy)
+        return trace(trained, tuple(trained.leaves), name="rl_module", loss=_itself)
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.user = made
+    with learners.said_of(whole):
+        asked = learners.Inference(alone, one)
+        forward = trace(asked, tuple(asked.leaves), name="rl_module", loss=None)
+        if learner is None or name in REPLAY:
+            return traced(kind), forward, length
+        try:
+            return traced(kind), forward, length
+        except Exception as error:  # noqa: BLE001  (whatever a loss does without values)
+            say(f"the loss of {learner.__name__} cannot be traced ({type(error).__name__}: "
+                f"{str(error).splitlines()[0]}): RLlib's own is priced.")  # fmt: skip
+            return traced(None), forward, length
 
-        def forward(self, observations: Any) -> Any:
-            batch = {"obs": observations}
-            found = self.user._forward_train(batch)  # noqa: SLF001  (as RLlib does)
-            logits = found["action_dist_inputs"]
-            values = getattr(self.user, "compute_values", None)
-            if values is None:
-                return logits, logits.mean(-1)
-            return logits, values(batch, embeddings=found.get("embeddings"))
 
-    class Inference(nn.Module):
-        """As an env runner calls it."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.user = made
-
-        def forward(self, observations: Any) -> Any:
-            found = self.user._forward_exploration({"obs": observations})  # noqa: SLF001
-            return found["action_dist_inputs"]
-
-    return Whole(), Inference()
+def _itself(loss: Any) -> Any:
+    return loss

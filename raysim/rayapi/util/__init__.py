@@ -15,6 +15,7 @@ from raysim.rayapi.util import actor_pool, helpers, queue, scheduling_strategies
 from raysim.rayapi.util import placement_group as _groups
 from raysim.rayapi.util.actor_pool import ActorPool
 from raysim.rayapi.util.helpers import as_completed, map_unordered
+from raysim.rayapi.util.marks import DeveloperAPI, PublicAPI
 from raysim.rayapi.util.placement_group import (
     get_current_placement_group,
     get_placement_group,
@@ -100,7 +101,7 @@ def enable_periodic_logging() -> None:
 __getattr__ = getattr_of("ray.util")
 
 __all__ = [
-    "ActorPool", "actor_pool", "as_completed", "deregister_serializer",
+    "ActorPool", "DeveloperAPI", "PublicAPI", "actor_pool", "as_completed", "deregister_serializer",
     "disable_log_once_globally", "enable_periodic_logging", "get_current_placement_group",
     "get_node_instance_id", "get_node_ip_address", "get_placement_group", "helpers",
     "inspect_serializability", "list_named_actors", "log_once", "map_unordered",

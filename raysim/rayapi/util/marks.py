@@ -28,6 +28,10 @@ def _marked(kind: str, args: tuple[Any, ...], **notes: Any) -> Any:
     return mark(args[0]) if len(args) == 1 and callable(args[0]) else mark
 
 
+def _mark_annotated(target: Any, **_notes: Any) -> None:
+    target._annotated = target.__name__  # noqa: SLF001  (as above)
+
+
 def PublicAPI(*args: Any, stability: str = "stable", api_group: str = "Others") -> Any:  # noqa: N802
     """Meant for users."""
     if stability not in ("stable", "beta", "alpha"):

@@ -279,7 +279,7 @@ def test_what_is_not_there_is_said() -> None:
         for wrong in (
             partial(getattr, algo, "get_module"),
             partial(import_module, "ray.rllib.algorithms.cql"),
-            partial(import_module, "ray.rllib.connectors.connector_v2"),
+            partial(import_module, "ray.rllib.offline"),
         ):
             try:
                 wrong()
@@ -288,7 +288,7 @@ def test_what_is_not_there_is_said() -> None:
         return said
 
     assert ran(main) == [
-        "Algorithm.get_module", "ray.rllib.algorithms.cql", "ray.rllib.connectors.connector_v2",
+        "Algorithm.get_module", "ray.rllib.algorithms.cql", "ray.rllib.offline",
     ]  # fmt: skip
 
 

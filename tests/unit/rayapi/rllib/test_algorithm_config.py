@@ -114,7 +114,7 @@ def test_names_nobody_knows_and_old_ones() -> None:
     [
         lambda c: c.framework("tf2"), lambda c: c.api_stack(enable_rl_module_and_learner=False),
         lambda c: c.multi_agent(policies_to_train=lambda *_: True), lambda c: c.offline_data(input_="s3://x"),
-        lambda c: c.training(learner_class=object), lambda c: c.env_runners(env_runner_cls=object),
+        lambda c: c.env_runners(env_runner_cls=object),
     ],
 )  # fmt: skip
 def test_what_is_not_emulated_is_refused_by_name(change: Callable[[Any], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Observations that are changed between an environment and its module."""
+"""Observations that are changed between an environment and its module, by RLlib's own pieces."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 
 from raysim.rayapi.rllib.agents import MultiAgentEnv
 from raysim.rayapi.rllib.algorithms import PPOConfig
-from raysim.rayapi.rllib.connectors import FlattenObservations, connected
-from raysim.rayapi.unsupported import NotEmulatedError
-from tests.unit.rayapi.rllib.parts import ran
+from raysim.rayapi.rllib.episodes import class_of_installed
+from tests.unit.rayapi.rllib.parts import Slow, ran
 
 DICT = gym.spaces.Dict({"a": gym.spaces.Discrete(3), "b": gym.spaces.Box(0, 1, (2,))})
 SEEN = {"a": 2, "b": np.array([0.25, 0.5], dtype=np.float32)}
@@ -46,46 +45,98 @@ class Two(MultiAgentEnv):
         super().__init__()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return {"x": SEEN}, {}
+        return dict.fromkeys(self.agents, SEEN), {}
 
     def step(self, action_dict: Any) -> Any:
-        return {"y": SEEN}, {}, {}, {}, {}
+        ends = {"__all__": False}
+        return dict.fromkeys(self.agents, SEEN), dict.fromkeys(self.agents, 1.0), ends, ends, {}
 
 
-def test_a_room_becomes_a_row_of_zeros_and_a_one() -> None:
-    env = connected(Rooms, lambda env, spaces, device: FlattenObservations())(None)
-    assert (env.observation_space.shape, env.action_space.n) == ((500,), 6)
-    first, _ = env.reset(seed=1)
-    assert (first.sum(), first[7]) == (1, 1)
-    assert env.step(0)[0][499] == 1
+def piece(name: str, **said: Any) -> Any:
+    """What a program names in ``env_to_module_connector``, as a function."""
+    return lambda env, spaces, device: class_of_installed(f"connectors.{name}")(**said)
 
 
-def test_of_several_agents_those_that_are_named() -> None:
-    env = connected(Two, lambda env: [FlattenObservations(multi_agent=True, agent_ids=["x"])])(None)
-    assert env.get_observation_space("x").shape == (5,)
-    assert env.get_observation_space("y") is DICT
-    assert env.reset()[0]["x"].tolist() == [0, 0, 1, 0.25, 0.5]
-    assert env.step({})[0] == {"y": SEEN}
-    assert env.possible_agents == ["x", "y"]
+def config_of(env: Any, **said: Any) -> Any:
+    """An iteration of 200 env steps by the driver."""
+    config = PPOConfig().environment(env).env_runners(num_env_runners=0, **said)
+    return config.training(train_batch_size_per_learner=200, num_epochs=1)
 
 
-def test_ppo_takes_an_environment_of_rooms() -> None:
+def test_rooms_become_a_row_that_the_module_takes() -> None:
     """RLlib's first example: without the piece its default modules refuse it."""
 
-    def main(**more: Any) -> float:
-        config = PPOConfig().environment(Rooms).env_runners(num_env_runners=1, **more)
-        config = config.training(train_batch_size_per_learner=200, num_epochs=1)
-        return float(config.build_algo().train()["num_env_steps_sampled_lifetime"])
+    def main(**more: Any) -> tuple[float, dict[str, int]]:
+        algo = config_of(Rooms, **more).build_algo()
+        return algo.train()["num_env_steps_sampled_lifetime"], algo.weights_bytes
 
-    piece = {"env_to_module_connector": lambda env, spaces, device: FlattenObservations()}
-    assert ran(lambda: main(**piece)) == 200
+    steps, weights = ran(
+        lambda: main(env_to_module_connector=piece("env_to_module:FlattenObservations"))
+    )
+    assert steps == 200
+    assert weights == {"default_policy": 4 * (501 * 256 + 257 * 256 + 257 * 6)}
     with pytest.raises(ValueError, match="No default encoder config"):
         ran(main)
 
 
-def test_other_pieces_are_refused_by_name() -> None:
-    made = connected(Rooms, lambda env: SimpleNamespace())
-    with pytest.raises(NotEmulatedError, match="env-to-module connector SimpleNamespace"):
-        made(None)
-    with pytest.raises(NotEmulatedError, match="as_learner_connector"):
-        FlattenObservations(as_learner_connector=True)
+def test_stacked_frames_are_as_many_channels() -> None:
+    """Of RLlib's, four images of 64 x 64 x 1 in one: 4 in-channels of the first convolution."""
+
+    def main(**more: Any) -> int:
+        config = config_of(Slow, **more).environment(env_config={"shape": (64, 64, 1)})
+        return sum(config.build_algo().weights_bytes.values())
+
+    more = {
+        "env_to_module_connector": piece(
+            "env_to_module.frame_stacking:FrameStackingEnvToModule", num_frames=4
+        )
+    }
+    stacked, plain = ran(lambda: main(**more)), ran(main)
+    assert stacked - plain == 4 * 3 * 16 * 4 * 4, "3 channels more, 16 filters of 4 x 4"
+
+
+def test_several_agents_have_their_own_spaces() -> None:
+    def main() -> dict[str, int]:
+        flat = piece("env_to_module:FlattenObservations", multi_agent=True)
+        config = config_of(Two, env_to_module_connector=flat)
+        config.multi_agent(
+            policies={"p", "q"}, policy_mapping_fn=lambda a, *_, **__: "pq"[a == "y"]
+        )
+        algo = config.build_algo()
+        algo.train()
+        found: dict[str, int] = algo.weights_bytes
+        return found
+
+    each = 4 * (6 * 256 + 257 * 256 + 257 * 2)
+    assert ran(main) == {"p": each, "q": each}
+
+
+def test_a_piece_of_ones_own_sees_every_episode() -> None:
+    """It is called once for each step of all environments, and its time is part of theirs."""
+    calls: list[int] = []
+
+    def build(env: Any, spaces: Any, device: Any) -> Any:
+        class Counts(class_of_installed("connectors.connector_v2:ConnectorV2")):  # type: ignore[misc]
+            def __call__(self, *, episodes: Any, batch: Any, **_: Any) -> Any:
+                import time
+
+                time.sleep(0.001)
+                calls.append(sum(1 for _ in self.single_agent_episode_iterator(episodes)))
+                return batch
+
+        return Counts()
+
+    def main(**more: Any) -> float:
+        config = config_of(Slow, num_envs_per_env_runner=2, **more)
+        return float(config.build_algo().train()["timers"]["env_runner_sampling_timer"])
+
+    slower, plain = ran(lambda: main(env_to_module_connector=build)), ran(main)
+    assert slower - plain == pytest.approx(0.1, rel=0.01)
+    assert len(calls) == 1 + 100, "after the resets, and after each step"
+    assert sum(calls) == 2 * 101 + 4, "each ends two episodes of fifty steps"
+
+
+def test_what_is_no_connector_is_refused_as_rllib_does() -> None:
+    config = config_of(Rooms, env_to_module_connector=lambda env: SimpleNamespace())
+    with pytest.raises(ValueError, match="must return a ConnectorV2"):
+        ran(config.build_algo)

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from raysim.rayapi.rllib.modules import DefaultModelConfig, RLModuleSpec, spaces_of
+from raysim.rayapi.rllib.modules import DefaultModelConfig, spaces_of
 from raysim.rayapi.rllib.off_policy import DQNConfig, EpisodeReplayBuffer, SACConfig
 from raysim.rayapi.rllib.tables import module_of
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -219,9 +219,6 @@ def test_what_is_not_emulated_is_refused_by_name() -> None:
     old = {"type": "MultiAgentEpisodeReplayBuffer"}
     with pytest.raises(NotEmulatedError, match="MultiAgentEpisodeReplayBuffer"):
         DQNConfig().training(replay_buffer_config=old).validate()
-    own = RLModuleSpec(module_class=object)
-    with pytest.raises(NotEmulatedError, match="a module of your own under DQN"):
-        module_of(DQNConfig().rl_module(rl_module_spec=own), spaces)
     with pytest.raises(NotEmulatedError, match="use_lstm under SAC"):
         module_of(SACConfig().rl_module(model_config={"use_lstm": True}), spaces)
     with pytest.raises(ValueError, match="DQN needs Discrete actions"):
