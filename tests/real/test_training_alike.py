@@ -24,19 +24,21 @@ rank = dist.get_rank()
 SIDE = 32 + 8 * rank * ("sides" in sys.argv)
 resized = transforms.Resize(32)
 
+made = []
+
 def change(picture):
+    made.append(picture)
     return transforms.functional.to_tensor(resized(picture).resize((SIDE, SIDE)))
 
 class Views(Dataset):
     def __init__(self):
-        self.base, self.asked = datasets.CIFAR10("nowhere", download=True), []
+        self.base = datasets.CIFAR10("nowhere", download=True)
         self.own = rank if "apart" in sys.argv else 0
 
     def __len__(self):
         return 192
 
     def __getitem__(self, i):
-        self.asked += ["one"] * 100
         picture, target = self.base[i]
         return change(picture), target
 
@@ -49,7 +51,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         net(x.cuda()).mean().backward()
         optimizer.step()
-    asked.append(len(data.asked) // 100)
+    asked.append(len(made))
 print(rank, asked, tuple(x.shape), tuple(y.shape))
 """
 
@@ -69,7 +71,7 @@ def test_one_rank_makes_what_stands_for_all_and_steps_take_as_long(script: str) 
     assert sum(asked) <= 2 * 32 + 2 * 4
     assert all(line.endswith("(32, 3, 32, 32) (32,)") for line in lines)
     lines, apart = launched(*four, "apart")
-    assert all("[64, 128]" in line for line in lines)
+    assert all("[64, 65]" in line for line in lines)  # two, and a sample a pass
     assert together.metrics["step_seconds"] == apart.metrics["step_seconds"]
 
 
@@ -103,7 +105,7 @@ class Heard(TorchDispatchMode):
         self.names += (func.overloadpacket.__name__,)
         return func(*args, **(kwargs or {}))
 
-x = torch.ones(4, device="cuda")
+x = torch.ones(1024, device="cuda")
 with Heard() as heard:
     for _ in range(rank + 1):
         x = x.neg()

@@ -36,9 +36,9 @@ _PLAIN = (
 class Seen:
     """A batch that was really made, and how many in a row had its shapes."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: Any, times: int = 1) -> None:
         self.batch = batch
-        self.times = 1
+        self.times = times
         with _C.DisableTorchFunction():
             self._leaves, self._tree = tree_flatten(batch)
         self.shapes = shapes_of(batch)

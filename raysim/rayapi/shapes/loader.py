@@ -172,37 +172,45 @@ class _Looking:
 
     def _anyone(self, indices: Any) -> Any:
         """What another rank or pass has made, or may take."""
-        samples = len(indices)
+        samples, fiber = len(indices), this_fiber()
+        begin_ns = fiber_ns(fiber)
         key = self._kind, samples, self._prices.threads
         made = self._shared.get(key)
+        if made is not None and samples not in self._seen and not self._fits(made, indices):
+            self._kind = None
+            return self._own(indices)
         if made is not None and made.seen.times >= ALIKE:
-            return self._taken(made, indices)
-        fiber, begin_ns = this_fiber(), fiber_ns(this_fiber())
+            return self._taken(samples, made, begin_ns)
+        first_ns = fiber_ns(fiber)
         run = partial(self._collated, indices)
         found = Seen(self._prices.make(samples, run, again=made is not None))
         if made is not None and made.seen.shapes == found.shapes:
             found.times = made.seen.times + 1
         self._shared[key] = Made(
-            seen=found, sample=shapes_of(self._first), took_ns=fiber_ns(fiber) - begin_ns,
+            seen=found, sample=shapes_of(self._first), took_ns=fiber_ns(fiber) - first_ns,
             work=self._prices.known(samples),
         )  # fmt: skip
-        return found.batch
+        return self._noted(samples, found)
 
-    def _taken(self, made: Made, indices: Any) -> Any:
-        """One that was made, if the first sample here is like its; in the time that it took."""
-        samples, fiber = len(indices), this_fiber()
-        begin_ns = fiber_ns(fiber)
-        known = self._seen.get(samples)
-        if known is None and shapes_of(_fetch(self._loader.dataset, indices[:1])[0]) != made.sample:
-            self._kind = None
-            return self._own(indices)
+    def _fits(self, made: Made, indices: Any) -> bool:
+        """Whether the first sample here is like its; what a dataset does but once is over then."""
+        return shapes_of(_fetch(self._loader.dataset, indices[:1])[0]) == made.sample
+
+    def _taken(self, samples: int, made: Made, begin_ns: int) -> Any:
+        """One that was made, in the time that it took."""
+        fiber = this_fiber()
         left_ns = made.took_ns - (fiber_ns(fiber) - begin_ns)
         if left_ns > 0:
             fiber.sleep(fiber.take_lead() + left_ns)
-        again = self._seen[samples] = Seen(made.seen.again())
-        again.times = 1 if known is None else ALIKE
         self._prices.take(samples, made.work)
-        return again.batch
+        return self._noted(samples, Seen(made.seen.again(), made.seen.times))
+
+    def _noted(self, samples: int, found: Seen) -> Any:
+        """It was looked at in this pass."""
+        known = self._seen.get(samples)
+        times = min(found.times, 1 if known is None else known.times + 1)
+        self._seen[samples] = Seen(found.batch, times)
+        return found.batch
 
     def _collated(self, indices: Any) -> Any:
         held = _fetch(self._loader.dataset, indices)
