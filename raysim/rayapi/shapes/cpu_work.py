@@ -39,7 +39,7 @@ FOREIGN = frozenset([
 """Libraries whose own C code computes samples, without operators of torch."""
 _ONLOOKERS = (
     "/rayapi/clock.py", "/rayapi/compute.py", "/shapes/cpu_work.py", "/shapes/mode.py",
-    "/torch/utils/_python_dispatch.py",
+    "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py",
 )  # fmt: skip
 """Files whose frames, and what they call, are there because raysim looks on."""
 _UNTOUCHED = frozenset(["empty", "empty_like", "empty_strided", "new_empty"])
