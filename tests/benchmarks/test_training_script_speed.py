@@ -1,6 +1,6 @@
 """Unmodified training loops: what 10,000 steps cost this machine, printed; never a gate.
 
-Likewise pictures that stand for others, of 8 ranks that share their batches, as a multiple of one's.
+Likewise pictures that stand for others: 8 ranks that share their batches, beside one.
 
     pytest tests/benchmarks/test_training_script_speed.py -m benchmark --benchmark-enable -s
 
