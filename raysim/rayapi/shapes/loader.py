@@ -194,7 +194,8 @@ class _Looking:
 
     def _fits(self, made: Made, indices: Any) -> bool:
         """Whether the first sample here is like its; what a dataset does but once is over then."""
-        return shapes_of(_fetch(self._loader.dataset, indices[:1])[0]) == made.sample
+        first = shapes_of(_fetch(self._loader.dataset, indices[:1])[0])
+        return bool(first == made.sample)
 
     def _taken(self, samples: int, made: Made, begin_ns: int) -> Any:
         """One that was made, in the time that it took."""
