@@ -39,7 +39,7 @@ FOREIGN = frozenset([
 """Libraries whose own C code computes samples, without operators of torch."""
 _ONLOOKERS = (
     "/rayapi/clock.py", "/rayapi/compute.py", "/shapes/cpu_work.py", "/shapes/mode.py",
-    "/torch/utils/_python_dispatch.py",
+    "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py",
 )  # fmt: skip
 """Files whose frames, and what they call, are there because raysim looks on."""
 _UNTOUCHED = frozenset(["empty", "empty_like", "empty_strided", "new_empty"])
@@ -196,7 +196,7 @@ class _Interpreter:
         if self._outer is not None:
             self._counting[self._fiber] = self._outer
         if not self._counting:
-            sys.setprofile(self._before)
+            _put_back(self._before)
 
     def event(self, frame: Any, event: str, arg: Any) -> None:
         """As ``sys.setprofile`` tells it."""
@@ -226,6 +226,15 @@ class _Interpreter:
     def work(self) -> Work:
         """Of all calls."""
         return Work(self.python * PYTHON_CALL_S + self.c * C_CALL_S)
+
+
+def _put_back(profiler: Any) -> None:
+    """The thread's; ``cProfile``'s is an object, not a function."""
+    if profiler is None or callable(profiler):
+        sys.setprofile(profiler)
+    else:
+        sys.setprofile(None)
+        profiler.enable()
 
 
 def _event(frame: Any, event: str, arg: Any) -> None:

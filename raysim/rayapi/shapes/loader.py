@@ -24,7 +24,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _DatasetKind
 
@@ -32,8 +31,8 @@ from raysim.perf.host import FRESH_THREAD_BYTES_PER_S
 from raysim.perf.host_loops import THREAD_BYTES_PER_S, Work, received
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
+from raysim.rayapi.shapes.alike import Made, Seen, shapes_of, told
 from raysim.rayapi.shapes.cpu_work import priced, stays_on_cpu
-from raysim.rayapi.shapes.known import META
 from raysim.rayapi.train.summary import COLLATE_BYTES_PER_S
 from raysim.tracing.operators import tensors
 from raysim.training.compiler.feed import Feed
@@ -66,30 +65,47 @@ class _Prices:
         self.steps = steps
         self.work: Work | None = None
         """Of the latest batch; None: nobody knows."""
-        self._threads = 1 if workers else steps.host_threads
+        self.threads = 1 if workers else steps.host_threads
         self._known: dict[int, Work] = {}
         self._made: set[int] = set()
 
-    def make(self, samples: int, run: Callable[[], Any]) -> Any:
-        """A batch that is really made."""
-        if samples in self._known or samples not in self._made:
-            self._made.add(samples)
+    def make(self, samples: int, run: Callable[[], Any], *, again: bool = False) -> Any:
+        """A batch that is really made; ``again``: another rank has made one."""
+        newly = samples not in self._made
+        self._made.add(samples)
+        if samples in self._known or (newly and not again):
             out = run()
         else:
             fiber, begin_ns = this_fiber(), fiber_ns(this_fiber())
-            out, work, foreign = priced(self.steps.mode, run, self._threads)
+            out, work, foreign = priced(self.steps.mode, run, self.threads)
             if foreign and fiber_ns(fiber) == begin_ns:  # nor has the script said what it takes
                 self._say(foreign)
                 work += _copied(tensors(out))
             self._known[samples] = _rounded(work)
-        self.found(samples)
+        self.found(samples, newly=newly and again)
         return out
 
-    def found(self, samples: int) -> None:
-        """Another of so many; what nobody has priced is as others by the sample."""
-        known = self._known.get(samples)
-        if known is None and self._known:
-            most = max(self._known)
+    def take(self, samples: int, work: Work | None) -> None:
+        """A batch that another rank has made, at its price."""
+        newly = samples not in self._made
+        self._made.add(samples)
+        if work is not None:
+            self._known.setdefault(samples, work)
+        self.found(samples, newly=newly)
+
+    def known(self, samples: int) -> Work | None:
+        """Of a batch of so many, if one has been priced."""
+        return self._known.get(samples)
+
+    def found(self, samples: int, *, newly: bool = False) -> None:
+        """Another of so many; what nobody has priced is as others by the sample.
+
+        ``newly``: the first here, whose price is known of another rank alone.
+        """
+        known = None if newly else self._known.get(samples)
+        others = [n for n in self._known if n != samples] if newly else list(self._known)
+        if known is None and others:
+            most = max(others)
             known = self._known[most] * (samples / most)
         self.work = known
 
@@ -113,48 +129,94 @@ def _rounded(work: Work) -> Work:
 
 def _mapped(loader: DataLoader[Any], prices: _Prices) -> Iterator[Any]:
     """Of a dataset with indices."""
-    seen: dict[int, _Seen] = {}
     if loader.batch_size is None and loader.batch_sampler is None:
         for index in loader.sampler:
             yield prices.make(1, partial(_one, loader, index))
         return
+    looking = _Looking(loader, prices)
     for indices in loader._index_sampler:  # noqa: SLF001  (as above)
-        known = seen.get(len(indices))
-        if known is not None and known.times >= ALIKE:
-            prices.found(len(indices))
-            yield known.again()
-            continue
-        found = _Seen(prices.make(len(indices), partial(_collated, loader, indices)))
-        if known is not None and known.shapes == found.shapes:
-            found.times = known.times + 1
-        seen[len(indices)] = found
-        yield found.batch
+        yield looking.batch(indices)
 
 
 def _one(loader: DataLoader[Any], index: Any) -> Any:
     return loader.collate_fn(loader.dataset[index])
 
 
-def _collated(loader: DataLoader[Any], indices: Any) -> Any:
-    return loader.collate_fn(_fetch(loader.dataset, indices))
+class _Looking:
+    """One pass over a loader, which looks at batches until it knows them."""
 
+    def __init__(self, loader: DataLoader[Any], prices: _Prices) -> None:
+        self._loader, self._prices = loader, prices
+        self._seen: dict[int, Seen] = {}
+        """By how many samples they have."""
+        self._kind = told(loader)
+        self._shared = prices.steps.shared.batches
+        self._first: Any = None
+        """Sample of the batch that was made last."""
 
-class _Seen:
-    """A batch that was really made, and how many in a row had its shapes."""
+    def batch(self, indices: Any) -> Any:
+        """The next."""
+        known = self._seen.get(len(indices))
+        if known is not None and known.times >= ALIKE:
+            self._prices.found(len(indices))
+            return known.again()
+        return self._own(indices) if self._kind is None else self._anyone(indices)
 
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-        self.times = 1
-        with _C.DisableTorchFunction():
-            self._leaves, self._tree = tree_flatten(batch)
-            self.shapes = [
-                (t.shape, t.dtype) if isinstance(t, torch.Tensor) else None for t in self._leaves
-            ]
+    def _own(self, indices: Any) -> Any:
+        known, samples = self._seen.get(len(indices)), len(indices)
+        found = Seen(self._prices.make(samples, partial(self._collated, indices)))
+        if known is not None and known.shapes == found.shapes:
+            found.times = known.times + 1
+        self._seen[samples] = found
+        return found.batch
 
-    def again(self) -> Any:
-        """Another of its shapes."""
-        with _C.DisableTorchFunction():
-            return tree_unflatten([_like(leaf) for leaf in self._leaves], self._tree)
+    def _anyone(self, indices: Any) -> Any:
+        """What another rank or pass has made, or may take."""
+        samples, fiber = len(indices), this_fiber()
+        begin_ns = fiber_ns(fiber)
+        key = self._kind, samples, self._prices.threads
+        made = self._shared.get(key)
+        if made is not None and samples not in self._seen and not self._fits(made, indices):
+            self._kind = None
+            return self._own(indices)
+        if made is not None and made.seen.times >= ALIKE:
+            return self._taken(samples, made, begin_ns)
+        first_ns = fiber_ns(fiber)
+        run = partial(self._collated, indices)
+        found = Seen(self._prices.make(samples, run, again=made is not None))
+        if made is not None and made.seen.shapes == found.shapes:
+            found.times = made.seen.times + 1
+        self._shared[key] = Made(
+            seen=found, sample=shapes_of(self._first), took_ns=fiber_ns(fiber) - first_ns,
+            work=self._prices.known(samples),
+        )  # fmt: skip
+        return self._noted(samples, found)
+
+    def _fits(self, made: Made, indices: Any) -> bool:
+        """Whether the first sample here is like its; what a dataset does but once is over then."""
+        first = shapes_of(_fetch(self._loader.dataset, indices[:1])[0])
+        return bool(first == made.sample)
+
+    def _taken(self, samples: int, made: Made, begin_ns: int) -> Any:
+        """One that was made, in the time that it took."""
+        fiber = this_fiber()
+        left_ns = made.took_ns - (fiber_ns(fiber) - begin_ns)
+        if left_ns > 0:
+            fiber.sleep(fiber.take_lead() + left_ns)
+        self._prices.take(samples, made.work)
+        return self._noted(samples, Seen(made.seen.again(), made.seen.times))
+
+    def _noted(self, samples: int, found: Seen) -> Any:
+        """It was looked at in this pass."""
+        known = self._seen.get(samples)
+        times = min(found.times, 1 if known is None else known.times + 1)
+        self._seen[samples] = Seen(found.batch, times)
+        return found.batch
+
+    def _collated(self, indices: Any) -> Any:
+        held = _fetch(self._loader.dataset, indices)
+        self._first = held[0]
+        return self._loader.collate_fn(held)
 
 
 def _fetch(dataset: Any, indices: Any) -> Any:
@@ -225,9 +287,3 @@ def _feed(
         loader_work=(work + shared + received(parts)) * (1 / loader.num_workers),
         host_work=received(parts),
     )  # fmt: skip
-
-
-def _like(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor) and leaf.is_meta:
-        return torch.empty(leaf.shape, dtype=leaf.dtype, device=META)
-    return leaf

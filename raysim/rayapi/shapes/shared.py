@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.shapes.alike import Made
 from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role
 
@@ -51,6 +52,8 @@ class Shared:
     forwards: dict[Any, Forward] = field(default_factory=dict)
     shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
+    batches: dict[Any, Made] = field(default_factory=dict)
+    """Of data that stand for others, by what they are made of."""
     said: set[str] = field(default_factory=set)
     """What the user has been told."""
     steps: dict[int, tuple[Prediction, int]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """torch's state of the thread, kept by every training worker for itself.
 
 Real counterpart: each worker is a process, whose main thread has its own modes of torch: whether
-gradients are on, what autocast is, which overrides are active.
+gradients are on, what autocast is, which overrides are active, who counts operators.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 _push, _pop = _C._push_on_torch_function_stack, _C._pop_torch_function_stack  # noqa: SLF001
 _depth, _set_grad = _C._len_torch_function_stack, _C._set_grad_enabled  # noqa: SLF001
+_listeners, _listener = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at  # noqa: SLF001
 
 
 class ThreadState:
@@ -27,6 +28,8 @@ class ThreadState:
 
     def __init__(self, modes: list[Any]) -> None:
         self._modes = modes
+        self._listening: list[Any] = []
+        """Of operators: what it runs is not what others run meanwhile."""
         self._grad = True
         self._half: torch.dtype | None = None
         self._default = self._outside = torch.get_default_dtype()
@@ -35,6 +38,8 @@ class ThreadState:
         """It runs."""
         for mode in self._modes:
             _push(mode)
+        for mode in self._listening:
+            mode.__enter__()
         if not self._grad:
             _set_grad(False)
         if self._half is not None:
@@ -45,6 +50,9 @@ class ThreadState:
 
     def leave(self) -> None:
         """It waits, or has ended."""
+        self._listening = [_listener(i) for i in range(_listeners())]
+        for mode in reversed(self._listening):
+            mode.__exit__(None, None, None)
         found = [_pop() for _ in range(_depth())]
         self._modes = found[::-1]
         self._grad = torch.is_grad_enabled()

@@ -6,14 +6,17 @@ Real counterpart: ``torchvision/transforms`` and ``v2``.
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
+from torch.nn import functional as of_tensors
 
 __version__ = "0.28.0"
+functional = sys.modules[__name__]
+"""``transforms.functional`` is this module too."""
 
 
 class InterpolationMode(enum.Enum):
@@ -49,7 +52,7 @@ def resize(picture: Any, size: Any, *_: Any, max_size: int | None = None, **__: 
         wanted = _pair(size)
     if isinstance(picture, torch.Tensor):
         four = picture if picture.dim() == 4 else picture[None]
-        out = functional.interpolate(four.float(), wanted).to(picture.dtype)
+        out = of_tensors.interpolate(four.float(), wanted).to(picture.dtype)
         return out if picture.dim() == 4 else out[0]
     return picture.resize((wanted[1], wanted[0]))
 
@@ -59,7 +62,7 @@ def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
     if isinstance(picture, torch.Tensor):
         part = picture[..., top : top + height, left : left + width]
         low, right = height - part.shape[-2], width - part.shape[-1]
-        return functional.pad(part, (0, right, 0, low)) if low or right else part
+        return of_tensors.pad(part, (0, right, 0, low)) if low or right else part
     return picture.crop((left, top, left + width, top + height))
 
 
@@ -76,7 +79,7 @@ def pad(picture: Any, padding: Any, fill: Any = 0, *_: Any) -> Any:
     sides = [padding] * 4 if isinstance(padding, int) else list(padding) * (4 // len(padding))
     left, top, right, low = sides
     if isinstance(picture, torch.Tensor):
-        return functional.pad(picture, (left, right, top, low), value=fill)
+        return of_tensors.pad(picture, (left, right, top, low), value=fill)
     height, width = _size(picture)
     return picture.crop((-left, -top, width + right, height + low))
 
