@@ -307,14 +307,11 @@ class LLMEngine:
         ended = False
         for sequence, tokens in self._parts:
             whole = sequence.computed + tokens == sequence.length
-            prompt = whole and not sequence.decodes
             sequence.computed += tokens + (steps - 1)
             if not whole:
                 continue
             sequence.made += steps
             self.tokens_made += steps
-            if prompt:
-                self.scheduler.computed(sequence)
             if sequence.first_ns < 0:
                 sequence.first_ns = now_ns
                 if sequence.started is not None:

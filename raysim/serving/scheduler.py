@@ -110,6 +110,7 @@ class Scheduler:
                     break
             else:
                 parts.append(Part(sequence, tokens))
+                self._keep(sequence, sequence.computed + tokens)
                 budget -= tokens
                 place += 1
                 continue
@@ -148,6 +149,7 @@ class Scheduler:
         tokens = min(tokens, budget)
         if not self._enter(sequence, hit, there, there + tokens):
             return 0
+        self._keep(sequence, there + tokens)
         self.waiting.popleft()
         self.running.append(sequence)
         return tokens
@@ -211,13 +213,17 @@ class Scheduler:
         self.preemptions += 1
         self.waiting.appendleft(sequence)
 
-    def computed(self, sequence: Sequence) -> None:
-        """Its prompt is done: the prefix it begins with stays for others."""
+    def _keep(self, sequence: Sequence, upto: int) -> None:
+        """So many of its tokens are scheduled: a prefix among them is there for others.
+
+        Also for those of this iteration (``KVCacheManager.allocate_slots`` caches the blocks): each
+        layer writes all keys and values before its attention reads them.
+        """
         name = sequence.prefix
         if name is None or sequence.shared or not self.settings.enable_prefix_caching:
             return
-        blocks = min(sequence.prefix_tokens, sequence.computed) // self.pool.block_size
-        if blocks and name not in self.pool.prefixes:
+        blocks = sequence.prefix_tokens // self.pool.block_size
+        if 0 < blocks <= upto // self.pool.block_size and name not in self.pool.prefixes:
             self.pool.keep(name, blocks)
             sequence.blocks -= blocks
             sequence.shared = blocks

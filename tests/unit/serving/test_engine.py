@@ -111,6 +111,17 @@ def test_a_prefix_is_computed_once() -> None:
     assert first.ttft_s - second.ttft_s == pytest.approx(800 * 10e-6)
 
 
+def test_a_prefix_of_this_iteration_is_found_by_who_comes_after_it() -> None:
+    """As the samples of one prompt, which come together."""
+    made = engine(Simulation(), times=Linear(context_s=0.0), max_num_batched_tokens=1_500)
+    same = {"prompt_tokens": 1_000, "output_tokens": 1, "prefix": "prompt", "prefix_tokens": 1_000}
+    before = Request(prompt_tokens=1, output_tokens=1)  # while it runs, the others come
+    arrivals = [(0, before), *[(1, Request(**same))] * 3]
+    done = [outcome for _, outcome in play(made, arrivals)][1:]
+    assert [o.hit_tokens for o in done] == [0, 992, 992]  # whole blocks
+    assert len({o.finished_ns for o in done}) == 1
+
+
 def test_who_leaves_ends_with_the_iteration_under_way_or_never_begins() -> None:
     sim = Simulation()
     made = engine(sim, times=Linear(context_s=0.0), max_num_seqs=1)
