@@ -34,6 +34,8 @@ class DdpSettings:
     autocast: Literal["fp16", "bf16"] | None = None
     grad_scaler: bool = False
     """``torch.amp.GradScaler`` unscales the gradients, and waits for whether all are finite."""
+    sync_every_micro_batch: bool = False
+    """Reduce gradients in every micro-batch: no ``no_sync`` while they accumulate."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from raysim.training.program import Kind  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
+from tests.real.test_training_collectives import free_port  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
 Exchanged = Counter[tuple[str, int]]
@@ -56,7 +57,7 @@ def real_ranks(ranks: int, script: str, *words: str) -> tuple[dict[int, Exchange
     counts = Path(__file__).parent / "pipelined_steps.py"
     said = said_by(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-         str(counts), str(PROGRAMS / script), *words],
+         "--master-port", str(free_port()), str(counts), str(PROGRAMS / script), *words],
         {**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     counted = [json.loads(line) for line in said if line.startswith("{")]

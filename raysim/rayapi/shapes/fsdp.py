@@ -22,9 +22,11 @@ from torch.distributed.utils import _replace_by_prefix
 from torch.nn.modules.module import _IncompatibleKeys
 
 from raysim.rayapi.shapes import sharded
+from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.shapes.wrappers import unsynced
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
 
@@ -39,7 +41,7 @@ def install(r: Replaced) -> None:
     cls = FullyShardedDataParallel
     r.around(cls, "__init__", _version1)
     r.around(cls, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
-    r.around(cls, "no_sync", lambda *_: nullcontext())
+    r.around(cls, "no_sync", lambda _real, steps, _self: unsynced(steps))
     r.around(cls, "clip_grad_norm_", _clip)
     r.call(cls, "optim_state_dict", lambda _s, _model, optim, *_a, **_k: optim.state_dict())
     r.call(cls, "optim_state_dict_to_load", _to_load)
@@ -143,6 +145,13 @@ def _names(classes: Any) -> tuple[str, ...]:
     return tuple(sorted(cls.__name__ for cls in classes))
 
 
+_MIXED = ("param_dtype", "reduce_dtype")
+DIFFERS = (
+    "fully_shard: mp_policy of the blocks is not that of the module around them: embedding and "
+    "head are taken to compute and reduce as the blocks do"
+)
+
+
 def _version2(
     steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
     mp_policy: Any = None, offload_policy: Any = None, **_others: Any,
@@ -166,8 +175,13 @@ def _version2(
     ends = any(m.raysim_sharded == "end" for m in inner)
     blocks = [m for m in inner if not ends or _is_block(m)]
     after = reshard_after_forward
+    dtypes = tuple(DTYPES.get(getattr(mp_policy, name, None)) for name in _MIXED)
     if blocks:
-        after = blocks[0].raysim_wrapping.fsdp.reshard_after_forward
+        of_blocks = blocks[0].raysim_wrapping.fsdp
+        after = of_blocks.reshard_after_forward
+        if dtypes != (of_blocks.param_dtype, of_blocks.reduce_dtype):
+            steps.say(DIFFERS)
+            dtypes = of_blocks.param_dtype, of_blocks.reduce_dtype
     module.raysim_sharded, module.raysim_group = "group", (id(module), reshard_after_forward)
     module.raysim_wrapping = Wrapping(
         module=module,
@@ -177,8 +191,8 @@ def _version2(
             replicas=mesh.size(0) if getattr(mesh, "ndim", 1) == 2 else 1,
             reshard_after_forward=True if after is None else after,
             root_reshard_after_forward=bool(reshard_after_forward),
-            param_dtype=DTYPES.get(getattr(mp_policy, "param_dtype", None)),
-            reduce_dtype=DTYPES.get(getattr(mp_policy, "reduce_dtype", None)),
+            param_dtype=dtypes[0],
+            reduce_dtype=dtypes[1],
             cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
             layer_classes=_names({class_of(m) for m in blocks}),
             wrap=bool(blocks),
@@ -205,6 +219,7 @@ def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
     sharded.mark(steps, module, mesh)
     for name in _MOVES:
         setattr(module, name, _no_effect)
+    module.set_requires_gradient_sync = _set_sync
     kind = type(module)
     if not issubclass(kind, FSDPModule):
         module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
@@ -212,10 +227,16 @@ def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
 
 
 _MOVES = (
-    "set_requires_gradient_sync", "set_is_last_backward", "unshard", "reshard",
+    "set_is_last_backward", "unshard", "reshard",
     "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
     "set_requires_all_reduce", "set_reshard_after_backward",
 )  # fmt: skip
+
+
+def _set_sync(requires_gradient_sync: bool, **_others: Any) -> None:
+    steps = steps_here()
+    if steps is not None:
+        steps.sync = requires_gradient_sync
 
 
 def _no_effect(*_args: Any, **_kwargs: Any) -> None:

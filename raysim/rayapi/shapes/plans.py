@@ -79,8 +79,13 @@ class Wrapping:
         autocast: Any,
         clipping: float,
         scales: bool = False,
+        reduces_each: bool = False,
     ) -> TrainingPlan:
-        """One optimizer step of it; ``scales``: the loss, by a ``GradScaler``."""
+        """One optimizer step of it.
+
+        ``scales``: the loss, by a ``GradScaler``; ``reduces_each``: gradients, in every
+        micro-batch, for lack of ``no_sync``.
+        """
         copies = min(self.copies, micro_batch)
         meet = max(1, world_size // self.tp) if self.meets else copies
         mesh = self.mesh or Mesh(dp=meet, tp=self.tp)
@@ -93,6 +98,7 @@ class Wrapping:
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
             grad_scaler=scales,
+            sync_every_micro_batch=reduces_each,
         )
         return TrainingPlan(
             model=model,
@@ -103,7 +109,7 @@ class Wrapping:
             precision=_precision(self.module),
             optimizer=own,
             ddp=ddp,
-            fsdp=self.fsdp,
+            fsdp=replace(self.fsdp, sync_every_micro_batch=reduces_each),
             pipeline=self.pipeline,
             gradient_clipping=clipping,
             tf32=asked_tf32(),

@@ -65,6 +65,9 @@ _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 class Steps:
     """Of one worker."""
 
+    sync = True
+    """Backwards reduce gradients: no ``no_sync`` is around them, nor was it asked for."""
+
     def __init__(self, worker: Worker, shared: Shared) -> None:
         self.worker = worker
         self.shared = shared
@@ -101,7 +104,7 @@ class Steps:
         """By module's identity, with the module, which thus keeps it."""
         self._found: dict[Any, Prediction] = {}
         """What was asked before, by what tells one step from another at a glance."""
-        self._micro = 0
+        self._micro = self._reduced = 0  # backwards of the step, and those with ``sync``
         self._forwards = 0
         """Since the last backward."""
         self._zeroes_late, self._repeats = False, False
@@ -237,6 +240,7 @@ class Steps:
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
+        self._reduced += self.sync and getattr(self._module, "require_backward_grad_sync", True)
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
         self._gradients = self._gradients or gradients
@@ -344,7 +348,7 @@ class Steps:
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
         timed = self.latest is not None
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
-        self._key = self.feed = None
+        self._key, self.feed, self._reduced = None, None, 0
         if self._repeats and not self.several.on:
             self.several.begin(None, None, 0, None, tries=False)
         self.own.step_taken()
@@ -424,8 +428,8 @@ class Steps:
         )
         feed = wrapping.fed(self.own.feed(self.feed, role.input_bytes, accumulation), role.model)
         glance = (
-            id(self._module), self._key, self._views, accumulation, optimizer, self.clipping,
-            feed, others, self.scales, asked_tf32(),
+            id(self._module), self._key, self._views, accumulation, self._reduced > 1, optimizer,
+            self.clipping, feed, others, self.scales, asked_tf32(),
         )  # fmt: skip
         if glance in self._found:
             return self._found[glance]
@@ -434,6 +438,7 @@ class Steps:
             world_size=self.worker.context.world_size,
             micro_batch=role.batch * self._views,
             accumulation=accumulation,
+            reduces_each=self._reduced > 1,
             optimizer=optimizer,
             autocast=self._key[3] or role.half,
             clipping=self.clipping,

@@ -13,7 +13,8 @@ of communication (refused), static graphs, unused parameters.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,11 +43,21 @@ def install(r: Replaced) -> None:
     r.around(DataParallel, "__init__", _data_parallel)
     r.around(DataParallel, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
     r.around(ddp, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
-    r.around(ddp, "no_sync", lambda *_: nullcontext())
+    r.around(ddp, "no_sync", lambda _real, steps, _self: unsynced(steps))
     r.around(ddp, "register_comm_hook", _hook)
     r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
     r.around(ddp, "__getstate__", lambda _real, _s, self: dict(self.__dict__))
     r.around(ddp, "__setstate__", lambda _real, _s, m, state: m.__dict__.update(state))
+
+
+@contextmanager
+def unsynced(steps: Steps) -> Iterator[None]:
+    """``no_sync()``: backwards in it leave their gradients to a later one."""
+    before, steps.sync = steps.sync, False
+    try:
+        yield
+    finally:
+        steps.sync = before
 
 
 def _ddp(

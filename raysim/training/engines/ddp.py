@@ -1,7 +1,8 @@
 """Torch's ``DistributedDataParallel``: replicated states, bucketed all-reduce in backward.
 
 Sources: ``torch/nn/parallel/distributed.py``, ``torch/csrc/distributed/c10d/reducer.cpp``. Gradient
-accumulation runs under ``no_sync``, as Hugging Face's Trainer and the documentation do it.
+accumulation runs under ``no_sync``, as Hugging Face's Trainer and the documentation do it, unless
+the plan says otherwise.
 
 Not modelled: unused-parameter search, buffer broadcasts.
 """
@@ -76,8 +77,8 @@ class Ddp:
         """Nothing is due."""
 
     def begin_backward(self, *, boundary: bool) -> None:
-        """Only the boundary micro-batch communicates."""
-        self.boundary = boundary
+        """Only the boundary micro-batch communicates, or each."""
+        self.boundary = boundary or self.c.plan.ddp.sync_every_micro_batch
         if self.c.plan.zeroes_late and self.c.builder.backward_index == 0:
             self.c.builder.free_all("gradient", "zero_grad")
 
