@@ -120,6 +120,21 @@ class Rank:
         return torch.distributed.get_rank(), torch.distributed.get_world_size(), now_s(), unknown
 
 
+def test_who_comes_after_a_killed_engine_has_its_memory() -> None:
+    def main() -> Any:
+        import ray
+        from vllm import SamplingParams
+
+        answered = 0
+        for _ in range(3):
+            llm = engine(gpu_memory_utilization=0.9)
+            answered += len(ray.get(llm.generate.remote("Hello", SamplingParams(max_tokens=2))))
+            ray.kill(llm)
+        return answered
+
+    assert played(main) == 3
+
+
 def test_actors_that_meet_at_an_address_are_ranks_of_one_group() -> None:
     def main() -> Any:
         import ray

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from raysim.rayapi.calls import this_fiber
 from raysim.units import GIB
 
 if TYPE_CHECKING:
+    from raysim.rayapi.process_state import ProcessState
     from raysim.rayapi.session import Session
 
 Phase = Literal["rollout", "forward", "update", "weight sync", "sleep and wake"]
@@ -40,7 +42,8 @@ class GpuUse:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._held: dict[Place, dict[Any, float]] = {}
+        self._held: dict[Place, dict[Any, tuple[float, ProcessState]]] = {}
+        """By whom, and in which process: what ends lets go."""
         self.spent: list[Spent] = []
         self.fullest: dict[Phase, tuple[float, Place]] = {}
         """The most bytes that a GPU has held in each phase, and which it was."""
@@ -59,19 +62,21 @@ class GpuUse:
         return float(gpu.memory_bytes)
 
     def hold(self, owner: Any, places: Sequence[Place], size_bytes: float) -> None:
-        """From here on, on each of these."""
+        """From here on, on each of these, by the process that calls."""
+        process = this_fiber().process
         for place in places:
             self.places.add(place)
-            self._held.setdefault(place, {})[owner] = size_bytes
+            self._held.setdefault(place, {})[owner] = size_bytes, process
 
     def held_bytes(self, place: Place) -> float:
-        """By all processes."""
-        return sum(self._held.get(place, {}).values())
+        """By all processes that live."""
+        held = self._held.get(place, {}).values()
+        return sum(size_bytes for size_bytes, process in held if not process.gone)
 
     def free_bytes(self, owner: Any, place: Place) -> float:
         """What all others leave."""
-        mine = self._held.get(place, {}).get(owner, 0.0)
-        return self.capacity_bytes(place) - self.held_bytes(place) + mine
+        mine = self._held.get(place, {}).get(owner)
+        return self.capacity_bytes(place) - self.held_bytes(place) + (mine[0] if mine else 0.0)
 
     def misses(self, owner: Any, places: Sequence[Place], size_bytes: float) -> str:
         """Why so much would not fit beside what the others hold; empty if it does."""
