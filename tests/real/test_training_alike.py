@@ -133,3 +133,28 @@ def test_profilers_of_python_go_on_after_a_loader(tmp_path: Path) -> None:
     )
     lines, _ = launched("torchrun", "--nproc-per-node", "1", str(tmp_path / "train.py"))
     assert len(lines) == 1
+
+
+ENCODED = """
+import torch
+from torch.utils.data import DataLoader
+from transformers import BatchEncoding
+
+def collate(rows):
+    return BatchEncoding({"x": torch.stack(rows), "labels": torch.zeros(len(rows)).long()})
+
+net = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for batch in DataLoader(list(torch.rand(64, 8)), 16, collate_fn=collate):
+    labels = batch.pop("labels").cuda()
+    torch.nn.functional.cross_entropy(net(batch["x"].cuda()), labels).backward()
+    optimizer.step()
+    print(*batch)
+"""
+
+
+def test_a_batch_that_scripts_take_apart_is_whole_the_next_time(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "train.py").write_text(ENCODED)
+    lines, _ = launched("python", str(tmp_path / "train.py"))
+    assert lines == ["x"] * 4

@@ -10,7 +10,9 @@ Not modelled: transforms that do something else on each rank, with samples of th
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -39,6 +41,9 @@ class Seen:
     def __init__(self, batch: Any, times: int = 1) -> None:
         self.batch = batch
         self.times = times
+        batch = (
+            copy(batch) if isinstance(batch, UserDict) else batch
+        )  # who has it may take it apart
         with _C.DisableTorchFunction():
             self._leaves, self._tree = tree_flatten(batch)
         self.shapes = shapes_of(batch)
@@ -59,6 +64,10 @@ def shapes_of(batch: Any) -> tuple[Any, ...]:
 
 
 def _like(leaf: Any) -> Any:
+    if isinstance(leaf, UserDict):  # a BatchEncoding of transformers, which no pytree looks into
+        made = copy(leaf)
+        made.data = {name: _like(value) for name, value in leaf.data.items()}
+        return made
     if isinstance(leaf, torch.Tensor) and leaf.is_meta:
         return torch.empty(leaf.shape, dtype=leaf.dtype, device=META)
     return leaf.detach() if type(leaf) is torch.Tensor else leaf  # without what it was marked with
