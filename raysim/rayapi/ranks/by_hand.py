@@ -24,7 +24,7 @@ from raysim.rayapi import torch_programs
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
-from raysim.rayapi.ranks.links import Link
+from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
 from raysim.rayapi.shapes.world import begin as begin_on_shapes
 from raysim.rayapi.train.summary import with_training

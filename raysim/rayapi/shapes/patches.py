@@ -21,7 +21,6 @@ import torch.utils.checkpoint
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
-from raysim.rayapi.ranks import links
 from raysim.rayapi.shapes import (
     compiled,
     cpu_patches,
@@ -30,6 +29,7 @@ from raysim.rayapi.shapes import (
     files,
     fsdp,
     hooks,
+    links,
     loader,
     mesh,
     numbers,

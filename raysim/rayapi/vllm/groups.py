@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from raysim.rayapi.ranks.links import Link
 from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.vllm.workers import local_rank
 
 
