@@ -34,7 +34,7 @@ def test_images_per_gpu_by_its_cpus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "most"), [("1tb-i4i2xl-s3", 0.15), ("2tb-i4i2xl-s3", 0.05), ("6tb-i4i4xl-s3", 0.13)]
+    ("name", "most"), [("1tb-i4i2xl-s3", 0.16), ("2tb-i4i2xl-s3", 0.05), ("6tb-i4i4xl-s3", 0.13)]
 )
 def test_a_terabyte_is_sorted_by_cores(name: str, most: float) -> None:
     # A map's and a merge's cost were fixed by the stages of the 100 TB run, on twice the cores.

@@ -68,11 +68,13 @@ def real_ranks(ranks: int, script: str, *words: str) -> tuple[dict[int, Exchange
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
-        (4, "Schedule1F1B 2 1 4 sharded"),
+        pytest.param(4, "Schedule1F1B 2 1 4 sharded", marks=pytest.mark.exhaustive),
         (4, "Schedule1F1B 2 1 4 sharded blocks always"),
-        (4, "ScheduleLoopedBFS 2 2 4 sharded blocks"),
+        pytest.param(4, "ScheduleLoopedBFS 2 2 4 sharded blocks", marks=pytest.mark.exhaustive),
         (4, "ScheduleZBVZeroBubble 2 2 4 sharded blocks bf16"),
-        (8, "ScheduleGPipe 2 1 4 sharded blocks bf16 hybrid"),
+        pytest.param(
+            8, "ScheduleGPipe 2 1 4 sharded blocks bf16 hybrid", marks=pytest.mark.exhaustive
+        ),
     ],
 )
 def test_sharded_stages_exchange_what_those_of_real_ranks_do(
