@@ -140,7 +140,7 @@ def test_scenario_has_a_readme_that_names_its_files(folder: Path) -> None:
     text = (folder / "README.md").read_text(encoding="utf-8")
     low, high = SCENARIO_README_LINES
     assert low <= len(text.splitlines()) <= high
-    names = {p.name for p in folder.iterdir()} - {"README.md", "expected.txt"}
+    names = {p.name for p in folder.iterdir()} - {"README.md", "expected.txt", "__pycache__"}
     assert [name for name in sorted(names) if name not in text] == []
 
 

@@ -95,6 +95,7 @@ def _modules() -> dict[str, ModuleType]:
         api,
         exceptions,
         job_config,
+        private,
         runtime_context,
         runtime_env,
         serve,
@@ -137,18 +138,10 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
         "ray.util.debug": util, "ray.util.check_serialize": util, "ray.util.serialization": util,
         "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
-        "ray._private": _private(util), "ray._private.services": util,
         "ray.experimental.tqdm_ray": tqdm_ray,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
-        **testing.test_utils(), **_libraries(),
+        **testing.test_utils(), **private.modules(util), **_libraries(),
     }  # fmt: skip
-
-
-def _private(util: ModuleType) -> ModuleType:
-    """Of Ray's inner modules, the one that programs ask for their node's address."""
-    private = ModuleType("ray._private")
-    vars(private).update(services=util, __getattr__=getattr_of("ray._private"))
-    return private
 
 
 def _raylet() -> ModuleType:

@@ -90,6 +90,8 @@ def test_sharded_stages_exchange_what_those_of_real_ranks_do(
     assert all(expected[rank] == counted for rank, counted in ours.items())
 
 
+@pytest.mark.exhaustive
+@pytest.mark.timeout(400)
 def test_three_dimensions_exchange_what_real_ranks_do(
     predicted: list[prediction.Prediction],
 ) -> None:

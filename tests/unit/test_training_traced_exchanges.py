@@ -27,7 +27,7 @@ def test_they_grow_with_samples_unless_they_are_of_weights(batch: float) -> None
         Exchange("all_reduce", "tp", round(12 * batch)),  # fp32, whatever is computed in
     ]
     assert found.before_backward == [Exchange("reduce_scatter", "tp", round(200 * batch))]
-    assert found.after_backward == [Exchange("all_reduce", "tp", 14)]
+    assert found.after_backward == [Exchange("all_reduce", "tp", 14, of_weights=True)]
 
 
 def test_one_rank_exchanges_nothing() -> None:

@@ -131,9 +131,7 @@ def test_utils() -> dict[str, ModuleType]:
     """By Ray's names."""
     return {
         name: _module(name)
-        for name in (
-            "ray._common", "ray._common.test_utils", "ray._private", "ray._private.test_utils"
-        )
+        for name in ("ray._common", "ray._common.test_utils", "ray._private.test_utils")
     }  # fmt: skip
 
 

@@ -104,3 +104,19 @@ def test_signals_and_conditions_of_rays_own_tests() -> None:
         return ray.get(waits), ready, str(error.value)
 
     assert run(main)[:2] == (5, [])
+
+
+def test_programs_ask_rays_inner_worker_what_they_are() -> None:
+    def mode() -> tuple[bool, bool]:
+        import ray
+
+        worker = ray._private.worker
+        return hasattr(worker, "global_worker"), worker.global_worker.mode == worker.WORKER_MODE
+
+    def main() -> list[tuple[bool, bool]]:
+        import ray
+
+        ray.init(num_cpus=1)
+        return [mode(), ray.get(ray.remote(mode).remote())]
+
+    assert run(main) == [(True, False), (True, True)]
