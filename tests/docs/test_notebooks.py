@@ -70,7 +70,7 @@ def test_a_notebook_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book = nbformat.read(path, as_version=4)
     before = set(path.parent.iterdir())
     where = {"metadata": {"path": str(path.parent)}}
-    client.NotebookClient(book, timeout=60, kernel_name="python3", resources=where).execute()
+    client.NotebookClient(book, timeout=150, kernel_name="python3", resources=where).execute()
     assert set(path.parent.iterdir()) == before
     errors = [o for cell in book.cells for o in cell.get("outputs", []) if o.output_type == "error"]
     assert errors == []

@@ -26,7 +26,7 @@ def cases(*names: str) -> list[dict[str, Any]]:
     return [c for c in recorded("huggingface.json") if c["ranks"] == 2 and c["name"] in names]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_real_steps_do_what_the_record_says() -> None:
     asked = cases(*REPLAYED)
     assert len(asked) == len(REPLAYED)
@@ -37,7 +37,7 @@ def test_real_steps_do_what_the_record_says() -> None:
             assert {k: real[k] for k in record} == record, case["name"]
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 def test_measured_steps_are_tables_that_resume(tmp_path: Path) -> None:
     (case,) = cases("llama-zero1")
     file, folder = tmp_path / "cases.json", tmp_path / "tables"
