@@ -70,11 +70,11 @@ MORE = pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [
-        "ddp", pytest.param("fsdp1", marks=MORE), pytest.param("fsdp1 no_sync", marks=MORE),
+        pytest.param("fsdp1", marks=MORE), pytest.param("fsdp1 no_sync", marks=MORE),
         pytest.param("fsdp2", marks=MORE), "fsdp2 set",
     ],
 )  # fmt: skip
 @pytest.mark.timeout(200)
 def test_gradients_are_reduced_as_often_as_by_real_ranks(how: str) -> None:
-    """But for DDP's, which hang under ``no_sync`` where something listens to their operators."""
+    """But for DDP's, which may hang where something listens to their operators."""
     assert asked(how) == real(how)
