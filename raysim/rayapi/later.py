@@ -1,4 +1,4 @@
-"""Modules that are changed while a world is emulated, whether they are imported before or in it.
+"""Modules that are changed, or others', while a world is emulated, imported before or in it.
 
 Real counterpart: none. A program may import transformers in its middle, or never; importing it for
 everybody would take seconds.
@@ -7,7 +7,7 @@ everybody would take seconds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -29,6 +29,26 @@ def changed(changes: Mapping[str, Change]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+@contextmanager
+def found_first(finder: MetaPathFinder, packages: Collection[str]) -> Iterator[None]:
+    """Imports of these packages ask a finder of ours; what was imported comes back after it."""
+
+    def imported() -> dict[str, ModuleType]:
+        return {n: m for n, m in sys.modules.items() if n.partition(".")[0] in packages}
+
+    real = imported()
+    for name in real:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in imported():
+            del sys.modules[name]
+        sys.modules.update(real)
 
 
 class _Finder(MetaPathFinder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,3 +14,19 @@ def _workers_of_real_ray_do_not_give_way() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
         yield
+
+
+@pytest.fixture
+def predicted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every ``Prediction`` that a script asks for."""
+    from raysim.rayapi.shapes import prediction  # it needs torch
+
+    found: list[Any] = []
+    real = prediction.predict
+
+    def predict(*args: Any) -> Any:
+        found.append(real(*args))
+        return found[-1]
+
+    monkeypatch.setattr(prediction, "predict", predict)
+    return found

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +18,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs" / "launched"))
 import blocks_tp
-
-NAMES = {
-    "all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter",
-    "all_reduce": "all_reduce", "_allgather_base_": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter",
-}  # fmt: skip
-
-
-class Exchanged(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts collectives by group, kind and bytes of the whole."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: Counter[tuple[str, str, int]] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        if any(t.__name__ in {"DTensor", "AsyncCollectiveTensor"} for t in types):
-            return NotImplemented
-        out = func(*args, **(kwargs or {}))
-        space, _, name = func.name().partition("::")
-        name = name.partition(".")[0]
-        if space in {"c10d", "_c10d_functional"} and name in NAMES:
-            given = [args[0], *(args[1:2] if space == "c10d" else [out])]
-            size = max(t.nbytes for t in given)
-            self.found["dp" if space == "c10d" else "tp", NAMES[name], size] += 1
-        return out
+from exchanging import Exchanged
 
 
 def main(world: int, tp: int) -> None:
@@ -110,7 +79,8 @@ def kept_bytes(model: Any, tokens: torch.Tensor) -> int:
 
 def say(exchanged: Exchanged, model: Any, kept: int = 0) -> None:
     held = sum(own(p).numel() for p in model.parameters())
-    found = [[*key, n] for key, n in exchanged.found.items()]
+    group = {"c10d": "dp", "_c10d_functional": "tp"}
+    found = [[group[library], *key, n] for (library, *key), n in exchanged.found.items()]
     print(json.dumps({"held": held, "kept": kept, "found": found}))
 
 

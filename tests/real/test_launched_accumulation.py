@@ -25,11 +25,10 @@ SUMS = ("all_reduce", "reduce_scatter")
 def real(how: str) -> dict[tuple[str, int], int]:
     """Of gradients."""
     counts = Path(__file__).parent / "exchanged_by.py"
-    root = Path(__file__).parents[2]
     said = said_by(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
          "--master-port", str(free_port()), str(counts), str(PROGRAMS / "accumulating.py"), how],
-        {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        {**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     found = next(json.loads(line) for line in said if line.startswith("{"))["found"]
     return {(op, size): n for op, size, n in found if op in SUMS}
@@ -43,14 +42,10 @@ def ours(step: prediction.Prediction) -> dict[tuple[str, int], int]:
     return dict(Counter((call.op, call.size_bytes) for call in calls if call.op in SUMS))
 
 
-def asked(how: str) -> dict[tuple[str, int], int]:
-    """Of a script on virtual time; one prediction is of its steps."""
-    found: list[prediction.Prediction] = []
-    with pytest.MonkeyPatch.context() as patch:
-        true = prediction.predict
-        patch.setattr(prediction, "predict", lambda *a: found.append(true(*a)) or found[-1])
-        launched("torchrun", "--nproc-per-node", "2", "accumulating.py", how, spec=machines(2))
-    return ours(found[-1])
+def asked(how: str, predicted: list[prediction.Prediction]) -> dict[tuple[str, int], int]:
+    """Of a script on virtual time."""
+    launched("torchrun", "--nproc-per-node", "2", "accumulating.py", how, spec=machines(2))
+    return ours(predicted[-1])
 
 
 @pytest.mark.parametrize(
@@ -60,8 +55,10 @@ def asked(how: str) -> dict[tuple[str, int], int]:
         ("fsdp1", 3), ("fsdp1 no_sync", 1), ("fsdp2", 3), ("fsdp2 set", 1),
     ],
 )  # fmt: skip
-def test_gradients_are_reduced_as_often_as_scripts_say(how: str, times: int) -> None:
-    assert set(asked(how).values()) == {times}
+def test_gradients_are_reduced_as_often_as_scripts_say(
+    how: str, times: int, predicted: list[prediction.Prediction]
+) -> None:
+    assert set(asked(how, predicted).values()) == {times}
 
 
 MORE = pytest.mark.exhaustive
@@ -75,6 +72,8 @@ MORE = pytest.mark.exhaustive
     ],
 )  # fmt: skip
 @pytest.mark.timeout(200)
-def test_gradients_are_reduced_as_often_as_by_real_ranks(how: str) -> None:
+def test_gradients_are_reduced_as_often_as_by_real_ranks(
+    how: str, predicted: list[prediction.Prediction]
+) -> None:
     """But for DDP's, which may hang where something listens to their operators."""
-    assert asked(how) == real(how)
+    assert asked(how, predicted) == real(how)

@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,20 +22,6 @@ from tests.real.test_training_collectives import free_port  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
 Exchanged = Counter[tuple[str, int]]
-
-
-@pytest.fixture
-def predicted(monkeypatch: pytest.MonkeyPatch) -> list[prediction.Prediction]:
-    """Every prediction that a script asks for."""
-    found: list[prediction.Prediction] = []
-    real = prediction.predict
-
-    def predict(*args: Any) -> prediction.Prediction:
-        found.append(real(*args))
-        return found[-1]
-
-    monkeypatch.setattr(prediction, "predict", predict)
-    return found
 
 
 def exchanged(step: prediction.Prediction) -> dict[int, Exchanged]:

@@ -5,9 +5,8 @@ Real counterpart: the installed package. Modules that are not here are refused b
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -15,6 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from raysim.rayapi.later import found_first
 from raysim.rayapi.unsupported import NotEmulatedError
 
 _MODULES = {
@@ -78,18 +78,6 @@ def _missing(module: str, own: Callable[[str], Any] | None, name: str) -> Any:
 _OWN = frozenset(["__name__", "__spec__", "__loader__", "__package__", "__path__", "__file__"])
 
 
-@contextmanager
-def deepspeed_names() -> Iterator[None]:
+def deepspeed_names() -> AbstractContextManager[None]:
     """``import deepspeed`` finds this package."""
-    real = {n: m for n, m in sys.modules.items() if n.partition(".")[0] == "deepspeed"}
-    for name in real:
-        del sys.modules[name]
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [n for n in sys.modules if n.partition(".")[0] == "deepspeed"]:
-            del sys.modules[name]
-        sys.modules.update(real)
+    return found_first(_Finder(), ["deepspeed"])

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi import torch_programs
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
@@ -361,7 +360,7 @@ def begin(fiber: Fiber, gpus: Sequence[int], node: int | None = None) -> HandMad
 
 def begin_actor(fiber: Fiber, gpus: Sequence[int]) -> None:
     """An actor with GPUs, of a program that has torch."""
-    if gpus and torch_programs.replaced() and fiber.process.training is None:
+    if gpus and fiber.process.training is None:
         begin(fiber, gpus)
 
 

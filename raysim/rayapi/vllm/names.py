@@ -7,8 +7,7 @@ refused by name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -16,6 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from raysim.rayapi.later import found_first
 from raysim.rayapi.standins.packages import of_a_script
 from raysim.rayapi.standins.said import program_here
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -80,18 +80,6 @@ def _missing(module: str, name: str) -> Any:
     raise NotEmulatedError(f"{module}.{name}", "vllm.LLM, AsyncLLMEngine, their workers and groups")
 
 
-@contextmanager
-def vllm_names() -> Iterator[None]:
+def vllm_names() -> AbstractContextManager[None]:
     """``import vllm`` finds this package."""
-    real = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in _OURS}
-    for name in real:
-        del sys.modules[name]
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [n for n in sys.modules if n.partition(".")[0] in _OURS]:
-            del sys.modules[name]
-        sys.modules.update(real)
+    return found_first(_Finder(), _OURS)
