@@ -37,6 +37,24 @@ class Spent:
     end_ns: int
 
 
+@dataclass(slots=True)
+class Tally:
+    """What processes of one name, which only answer, have done with their GPUs."""
+
+    processes: int = 0
+    gpus: float = 0.0
+    """Of each."""
+    forwards: int = 0
+    busy_ns: int = 0
+    """Of kernels, on all GPUs together."""
+    cpu_ns: int = 0
+    """Of their own operators on tensors of the CPU."""
+    copied_bytes: float = 0.0
+    copy_ns: int = 0
+    held_bytes: float = 0.0
+    """The most that one of them has held."""
+
+
 class GpuUse:
     """Of one session."""
 
@@ -49,6 +67,10 @@ class GpuUse:
         """The most bytes that a GPU has held in each phase, and which it was."""
         self.places: set[Place] = set()
         """Of all processes."""
+        self.tallies: dict[str, Tally] = {}
+        """By name."""
+        self._free_ns: dict[Place, int] = {}
+        """When each has done what was queued on it."""
 
     @property
     def now_ns(self) -> int:
@@ -90,6 +112,18 @@ class GpuUse:
                     "are needed"
                 )
         return ""
+
+    def tally(self, name: str) -> Tally:
+        """Of the processes of a name."""
+        return self.tallies.setdefault(name, Tally())
+
+    def queue(self, places: Sequence[Place], ready_ns: int, busy_ns: int) -> int:
+        """Work for these GPUs, after what they have; when it will be done."""
+        begin_ns = max(ready_ns, *(self._free_ns.get(place, 0) for place in places))
+        for place in places:
+            self._free_ns[place] = begin_ns + busy_ns
+        self.spend("forward", places, begin_ns, begin_ns + busy_ns)
+        return begin_ns + busy_ns
 
     def spend(self, phase: Phase, places: Sequence[Place], begin_ns: int, end_ns: int) -> None:
         """A process has been in a phase."""

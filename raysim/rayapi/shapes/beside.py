@@ -22,6 +22,7 @@ import torch
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.alive import Alive
+from raysim.rayapi.shapes.compiled import is_mostly_compiled
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
@@ -109,16 +110,17 @@ class Beside:
     ) -> Any:  # fmt: skip
         """A forward that learns nothing."""
         steps = self._steps
+        graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
             outputs = run(module, args, kwargs)
             steps.mode.tape = tape
             role = steps.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.called(module)
-        steps.mode.alive.note(answer := again(role.outputs, grad=False))
+        steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
             apart = steps.several.on or self.holds(module)
             forward = (
@@ -183,7 +185,11 @@ class Beside:
                 micro_batch=role.batch, accumulation=1, optimizer=None,
                 autocast=wrapping.cast_by(half), clipping=0.0,
             )  # fmt: skip
-            plan = replace(plan, constants=steps.worker.run.session.training)
+            compiled = steps.worker.answers and steps.compiled and is_mostly_compiled(model)
+            plan = replace(
+                plan, constants=steps.worker.run.session.training, torch_compile=compiled,
+                cuda_graphs=compiled and steps.cuda_graphs,
+            )  # fmt: skip
             cluster = steps.cluster(alone=0 if spread else 1)
             return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:

@@ -244,6 +244,8 @@ class ShapesMode(TorchFunctionMode):
         there = kwargs.get("device") is not None and on_gpu(kwargs["device"])
         placed = _placed(func, kwargs, on_host=self.on_host)
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
+        if there and func.__name__ in _BY_VALUE:
+            self.steps.own.copied(out)
         if there and self.tape is None:
             self._on_gpu(out)
         if self.counting is not None and args and isinstance(args[0], tuple | list):
@@ -393,6 +395,8 @@ class ShapesMode(TorchFunctionMode):
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""
         self.steps.synchronize()
+        if getattr(tensor, "raysim_on_gpu", tensor.is_meta):
+            self.steps.worker.copies(tensor.nbytes, "d2h", pinned=False)
         known: torch.Tensor = getattr(tensor, "raysim_values", tensor)
         return known
 

@@ -1,0 +1,150 @@
+"""What a process that only answers has its GPU do: forwards, copies, its script's own operators.
+
+Real counterpart: the default stream of a process of batch inference, of a replica or of a task, and
+the interpreter that fills it. Python runs ahead of the GPU: a call takes what it takes to issue its
+kernels, and whoever asks for a value waits for the stream. Threads of a process issue one after the
+other (Python's lock), and processes that share a GPU take turns on it. Copies from memory that is
+not pinned hold their thread until they are made.
+
+Not modelled: slices of time between processes on one GPU (work is done in order of its calls).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from raysim.perf.compute import ComputeModel
+from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.ranks.gpu_use import Tally, gpu_use
+from raysim.training.compiler.feed import seconds
+from raysim.units import to_ns
+
+if TYPE_CHECKING:
+    from raysim.rayapi.ranks.by_hand import HandMade
+    from raysim.rayapi.shapes.prediction import Forward
+
+
+class Answers:
+    """Of one process.
+
+    Parameters
+    ----------
+    worker
+        Whose.
+    """
+
+    def __init__(self, worker: HandMade) -> None:
+        self._worker = worker
+        self._done_ns = 0
+        """When its stream is empty."""
+        self._issued_ns = 0
+        """When its interpreter has issued what it was asked for."""
+        self._activations: tuple[int, int] = 0, 0
+        """The most that a forward has held beside all weights, allocated and reserved."""
+
+    @cached_property
+    def _costs(self) -> ComputeModel:
+        worker = self._worker
+        spec = worker.run.session.env.nodes[worker.places[0][0]].spec
+        assert spec.gpu is not None, "a process without GPUs has no stream"
+        return ComputeModel(spec.gpu, cpu=spec.cpu, given=worker.run.session.training)
+
+    @property
+    def _tally(self) -> Tally:
+        return gpu_use(self._worker.run.session).tally(self._worker.name)
+
+    def begin(self) -> None:
+        """One process more of its name."""
+        tally = self._tally
+        tally.processes += 1
+        tally.gpus = len(self._worker.places)
+
+    # ---- what is queued --------------------------------------------------------------------------
+
+    def forward(self, forward: Forward) -> None:
+        """Of a model."""
+        self.own_operators()
+        self.holds(forward)
+        host_ns = sum(to_ns(host_s) for host_s, _ in forward.parts)
+        busy_ns = min(forward.ns, sum(to_ns(gpu_s) for _, gpu_s in forward.parts))
+        self._tally.forwards += 1
+        self._issue(min(host_ns, forward.ns), busy_ns, forward.ns)
+
+    def own_operators(self) -> None:
+        """Those that the script has called since the last time."""
+        operators, kernels, moved_bytes, on_cpu = self._worker.torch_steps.own.taken()
+        costs, spec = self._costs, self._worker.run.session.env.nodes[self._worker.places[0][0]].spec
+        work_s = seconds(on_cpu, costs, spec.cpu)
+        host_ns = to_ns(work_s + costs.host.forward_s(operators, kernels))
+        gpu_ns = to_ns(costs.memory_s(moved_bytes, kernels=kernels)) if kernels else 0
+        self._tally.cpu_ns += to_ns(work_s)
+        if host_ns or gpu_ns:
+            self._issue(host_ns, gpu_ns, max(host_ns, gpu_ns))
+
+    def copies(self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool) -> None:
+        """To the GPU or from it."""
+        self.own_operators()
+        length_ns = to_ns(self._costs.copy_s(size_bytes, kind, pinned=pinned))
+        tally = self._tally
+        tally.copied_bytes += size_bytes
+        tally.copy_ns += length_ns
+        self._done_ns = max(self._done_ns, self._now_ns) + length_ns
+        if not pinned:
+            self.wait()
+
+    def _issue(self, host_ns: int, busy_ns: int, length_ns: int) -> None:
+        """Kernels that their thread issues for so long, and the GPU works on for so long."""
+        worker, now_ns = self._worker, self._now_ns
+        begin_ns = max(now_ns, self._issued_ns)
+        self._issued_ns = begin_ns + host_ns
+        ready_ns = max(begin_ns, self._done_ns)
+        use = gpu_use(worker.run.session)
+        free_ns = use.queue(worker.places, ready_ns, busy_ns)
+        self._tally.busy_ns += busy_ns * len(worker.places)
+        self._done_ns = max(begin_ns + length_ns, free_ns)
+        this_fiber().pay(self._issued_ns - now_ns)
+
+    @property
+    def _now_ns(self) -> int:
+        """Of the thread that calls."""
+        return self._worker.run.session.sim.now_ns + this_fiber().lead_ns
+
+    def wait(self) -> None:
+        """Until all that was queued is done."""
+        if self._worker.answers:
+            self.own_operators()
+        left_ns = self._done_ns - self._now_ns
+        if left_ns > 0:
+            self._worker.sleep_ns(left_ns)
+
+    # ---- memory ----------------------------------------------------------------------------------
+
+    @property
+    def allocated_bytes(self) -> int:
+        """At its peak, as torch counts it."""
+        return int(self._worker.weights_bytes) + self._activations[0]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What torch's allocator keeps."""
+        return int(self._worker.weights_bytes) + self._activations[1]
+
+    def holds(self, forward: Forward) -> None:
+        """A forward's activations, which torch keeps the memory of.
+
+        Raises
+        ------
+        torch.OutOfMemoryError
+            Others leave less.
+        """
+        before = self._activations
+        now = (
+            max(before[0], forward.allocated_bytes), max(before[1], forward.reserved_bytes)
+        )  # fmt: skip
+        if now != before:
+            self._activations = now
+            worker = self._worker
+            worker.holds(worker.rest_bytes + now[1], phase="forward")
+            tally = self._tally
+            tally.held_bytes = max(tally.held_bytes, worker.rest_bytes + now[1])
