@@ -40,8 +40,8 @@ class Answers:
         """When its stream is empty."""
         self._issued_ns = 0
         """When its interpreter has issued what it was asked for."""
-        self._activations: tuple[int, int] = 0, 0
-        """The most that a forward has held beside all weights, allocated and reserved."""
+        self.peak_bytes: tuple[int, int] = 0, 0
+        """As torch counts them: allocated and reserved."""
 
     @cached_property
     def _costs(self) -> ComputeModel:
@@ -65,7 +65,7 @@ class Answers:
     def forward(self, forward: Forward) -> None:
         """Of a model."""
         self.own_operators()
-        self.holds(forward)
+        self._needs(forward)
         host_ns = sum(to_ns(host_s) for host_s, _ in forward.parts)
         busy_ns = min(forward.ns, sum(to_ns(gpu_s) for _, gpu_s in forward.parts))
         self._tally.forwards += 1
@@ -120,31 +120,36 @@ class Answers:
 
     # ---- memory ----------------------------------------------------------------------------------
 
-    @property
-    def allocated_bytes(self) -> int:
-        """At its peak, as torch counts it."""
-        return int(self._worker.weights_bytes) + self._activations[0]
+    def rested(self) -> None:
+        """Weights have come."""
+        weights = int(sum(self._worker.weights.values()))
+        allocated, reserved = self.peak_bytes
+        self.peak_bytes = max(allocated, weights), max(reserved, weights)
+        self._holds(self._worker.rest_bytes)
 
-    @property
-    def reserved_bytes(self) -> int:
-        """What torch's allocator keeps."""
-        return int(self._worker.weights_bytes) + self._activations[1]
-
-    def holds(self, forward: Forward) -> None:
-        """A forward's activations, which torch keeps the memory of.
+    def _needs(self, forward: Forward) -> None:
+        """Weights, the script's tensors, a forward's activations; torch keeps the memory.
 
         Raises
         ------
         torch.OutOfMemoryError
             Others leave less.
         """
-        before = self._activations
-        now = (
-            max(before[0], forward.allocated_bytes), max(before[1], forward.reserved_bytes)
-        )  # fmt: skip
-        if now != before:
-            self._activations = now
-            worker = self._worker
-            worker.holds(worker.rest_bytes + now[1], phase="forward")
-            tally = self._tally
-            tally.held_bytes = max(tally.held_bytes, worker.rest_bytes + now[1])
+        worker = self._worker
+        weights = worker.weights
+        own_bytes = worker.torch_steps.mode.alive.bytes_but(weights)
+        stays = int(sum(weights.values())) + own_bytes
+        allocated, reserved = self.peak_bytes
+        self.peak_bytes = (
+            max(allocated, stays + forward.allocated_bytes),
+            max(reserved, stays + forward.reserved_bytes),
+        )
+        if self.peak_bytes[1] > reserved:
+            outside_bytes = worker.rest_bytes - sum(weights.values())
+            needed = outside_bytes + self.peak_bytes[1]
+            worker.holds(needed, phase="forward")
+            self._holds(needed)
+
+    def _holds(self, size_bytes: float) -> None:
+        tally = self._tally
+        tally.held_bytes = max(tally.held_bytes, size_bytes)

@@ -39,6 +39,7 @@ from raysim.raylibs.train.job import report_of
 from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.storage import Store
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
+from raysim.tracing.storages import key_of
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
@@ -165,8 +166,8 @@ class HandMade(Worker):
         self.rest_bytes = 0.0
         self._offloaded = 0.0
         self._whole: Link | None = None
-        self._answering: dict[int, float] = {}
-        """Bytes of models that it holds and has not trained."""
+        self._answering: dict[int, tuple[Any, dict[int, float]]] = {}
+        """Models that it holds and has not trained: what they were, bytes of their storages."""
         self.answering = Answers(self)
         self.only_answers = False
         """Nobody trains in it: a stage of Ray Data, a replica of Serve."""
@@ -317,16 +318,26 @@ class HandMade(Worker):
             self.answering.wait()
 
     @property
-    def weights_bytes(self) -> float:
-        """Of models that have answered."""
-        return sum(self._answering.values())
+    def weights(self) -> dict[int, float]:
+        """Storages of models that only answer, and their bytes."""
+        return {key: n for _, found in self._answering.values() for key, n in found.items()}
 
-    def rests_with(self, who: int, size_bytes: float) -> None:
-        """Weights of a module that only answers, once it has."""
-        if self.torch_steps.latest is None and who not in self._answering:
-            self._answering[who] = size_bytes
-            self.rest_bytes = self.weights_bytes + self._context_bytes
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
+        """Weights of a module that only answers are on its GPU, or such a share of them."""
+        if self.torch_steps.latest is not None or not self.places:
+            return
+        known, kind = self._answering.get(id(module)), self.torch_steps.signature(module)
+        if known is None or known[0] != kind:
+            found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
+            self._answering[id(module)] = kind, found
+            self.rest_bytes = sum(self.weights.values()) + self._context_bytes
             self.holds(self.rest_bytes, phase="forward")
+            self.answering.rested()
+
+    @property
+    def answered_bytes(self) -> tuple[int, int]:
+        """As torch counts them at the peak."""
+        return self.answering.peak_bytes
 
     @property
     def _context_bytes(self) -> int:

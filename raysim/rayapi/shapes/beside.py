@@ -32,10 +32,12 @@ from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of, local_part
 from raysim.training.compiler.feed import Feed
+from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+_NO_STATES = Optimizer(type="SGD", foreach=False)
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
@@ -137,9 +139,8 @@ class Beside:
         """Of a model that no step has trained yet, spread as its engine has it."""
         known, steps = self._steps.shared.forwards, self._steps
         wrapping = describe(module)
-        weights = sum(_bytes(p) for p in wrapping.module.parameters())
         world = steps.worker.context.world_size
-        steps.worker.rests_with(id(wrapping.module), weights / (world if sharded(wrapping) else 1))
+        steps.worker.rests_with(wrapping.module, 1 / world if sharded(wrapping) else 1.0)
         key = "untrained", steps.signature(module), role.input_bytes, half
         if key not in known:
             known[key] = self._first(module, role, given, half, spread=wrapping.meets)
@@ -182,7 +183,7 @@ class Beside:
             )  # fmt: skip
             plan = whole.plan(
                 model, world_size=steps.worker.context.world_size if spread else 1,
-                micro_batch=role.batch, accumulation=1, optimizer=None,
+                micro_batch=role.batch, accumulation=1, optimizer=_NO_STATES,
                 autocast=wrapping.cast_by(half), clipping=0.0,
             )  # fmt: skip
             compiled = steps.worker.answers and steps.compiled and is_mostly_compiled(model)

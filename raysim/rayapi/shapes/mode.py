@@ -74,6 +74,11 @@ SAID = (
     "(raysim predicts time and memory of training, not what it learns)"
 )
 
+SAID_OF_ANSWERS = (
+    "values of tensors are not computed: real numbers are nan, integers 0, conditions False "
+    "(raysim predicts time and memory of inference, not what a model says)"
+)
+
 
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
@@ -335,10 +340,15 @@ class ShapesMode(TorchFunctionMode):
         if self.steps.optimizers.updating:
             return answer(tensor)
         known = getattr(tensor, "raysim_values", None)
+        if answer is _UNKNOWN[_T.numpy] and tensor.requires_grad and self.steps.worker.answers:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
+            )
         self.steps.synchronize()
         if known is not None:
             return _value_of(answer, known)
-        self.steps.say(SAID)
+        self.steps.say(SAID_OF_ANSWERS if self.steps.worker.answers else SAID)
         return answer(tensor)
 
     def _gradient(self, of: torch.Tensor) -> torch.Tensor | None:

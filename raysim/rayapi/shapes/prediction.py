@@ -138,7 +138,13 @@ def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
         if op.stream == COMPUTE:
             parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
             host_ns = 0
-    return Forward(ns=outcome.steady_step_ns, parts=tuple(parts))
+    fullest = outcome.fullest
+    stays = fullest.by_category.get("parameter", 0) + fullest.by_category.get("optimizer_state", 0)
+    return Forward(
+        ns=outcome.steady_step_ns, parts=tuple(parts),
+        allocated_bytes=max(0, fullest.allocated_bytes - stays),
+        reserved_bytes=max(0, fullest.reserved_bytes - stays),
+    )  # fmt: skip
 
 
 def pipeline_forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:

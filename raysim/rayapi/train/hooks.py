@@ -10,6 +10,8 @@ class Hooks:
 
     steps = 0
     """Training steps taken."""
+    answered_bytes = 0, 0
+    """What torch has allocated and reserved at most, of a worker that has not trained."""
     prices_first = False
     """Forwards before any training step take their time too."""
 
@@ -32,7 +34,7 @@ class Hooks:
     def awaits_stream(self) -> None:
         """Somebody asks for a value."""
 
-    def rests_with(self, who: int, size_bytes: float) -> None:
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers."""
 
     def took(self, found: Any) -> None:
