@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from raysim.perf.compute import ComputeModel
 from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.compute import SMALL_NS, use_cores
 from raysim.rayapi.ranks.gpu_use import Tally, gpu_use
 from raysim.training.compiler.feed import seconds
 from raysim.units import to_ns
@@ -76,10 +77,14 @@ class Answers:
         operators, kernels, moved_bytes, on_cpu = self._worker.torch_steps.own.taken()
         costs, spec = self._costs, self._worker.run.session.env.nodes[self._worker.places[0][0]].spec
         work_s = seconds(on_cpu, costs, spec.cpu)
-        host_ns = to_ns(work_s + costs.host.forward_s(operators, kernels))
-        gpu_ns = to_ns(costs.memory_s(moved_bytes, kernels=kernels)) if kernels else 0
         self._tally.cpu_ns += to_ns(work_s)
-        if host_ns or gpu_ns:
+        if to_ns(work_s) > SMALL_NS:  # without Python's lock, on cores that others want too
+            use_cores(this_fiber(), work_s, 1.0)
+        elif work_s:
+            this_fiber().pay(to_ns(work_s))
+        if operators:
+            host_ns = to_ns(costs.host.forward_s(operators, kernels))
+            gpu_ns = to_ns(costs.memory_s(moved_bytes, kernels=kernels)) if kernels else 0
             self._issue(host_ns, gpu_ns, max(host_ns, gpu_ns))
 
     def copies(self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool) -> None:

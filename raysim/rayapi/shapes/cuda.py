@@ -83,7 +83,8 @@ def install(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
         "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
         "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
-        "init": lambda _: None,
+        "init": lambda _: None, "_exchange_device": lambda *_: 0,
+        "_maybe_exchange_device": lambda *_: 0,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
         "empty_cache": lambda s: s.worker.empties_cache(),
         "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
