@@ -41,6 +41,8 @@ class Answers:
         """When its stream is empty."""
         self._issued_ns = 0
         """When its interpreter has issued what it was asked for."""
+        self._began_ns = self._ended_ns = -1
+        """Of its first forward, of its last."""
         self.peak_bytes: tuple[int, int] = 0, 0
         """As torch counts them: allocated and reserved."""
 
@@ -70,14 +72,19 @@ class Answers:
         host_ns = sum(to_ns(host_s) for host_s, _ in forward.parts)
         busy_ns = min(forward.ns, sum(to_ns(gpu_s) for _, gpu_s in forward.parts))
         self._tally.forwards += 1
+        if self._began_ns < 0:
+            self._began_ns = self._ended_ns = self._now_ns
         self._issue(min(host_ns, forward.ns), busy_ns, forward.ns)
 
     def own_operators(self) -> None:
         """Those that the script has called since the last time."""
         operators, kernels, moved_bytes, on_cpu = self._worker.torch_steps.own.taken()
-        costs, spec = self._costs, self._worker.run.session.env.nodes[self._worker.places[0][0]].spec
+        costs, spec = (
+            self._costs,
+            self._worker.run.session.env.nodes[self._worker.places[0][0]].spec,
+        )
         work_s = seconds(on_cpu, costs, spec.cpu)
-        self._tally.cpu_ns += to_ns(work_s)
+        self._tally.cpu_ns += to_ns(work_s) if self._began_ns >= 0 else 0
         if to_ns(work_s) > SMALL_NS:  # without Python's lock, on cores that others want too
             use_cores(this_fiber(), work_s, 1.0)
         elif work_s:
@@ -91,10 +98,13 @@ class Answers:
         """To the GPU or from it."""
         self.own_operators()
         length_ns = to_ns(self._costs.copy_s(size_bytes, kind, pinned=pinned))
-        tally = self._tally
-        tally.copied_bytes += size_bytes
-        tally.copy_ns += length_ns
-        self._done_ns = max(self._done_ns, self._now_ns) + length_ns
+        begin_ns = max(self._done_ns, self._now_ns)
+        self._done_ns = begin_ns + length_ns
+        if self._began_ns >= 0:  # else it loads its model
+            tally = self._tally
+            tally.copied_bytes += size_bytes
+            tally.copy_ns += length_ns
+            self._lasts(tally)
         if not pinned:
             self.wait()
 
@@ -106,9 +116,18 @@ class Answers:
         ready_ns = max(begin_ns, self._done_ns)
         use = gpu_use(worker.run.session)
         free_ns = use.queue(worker.places, ready_ns, busy_ns)
-        self._tally.busy_ns += busy_ns * len(worker.places)
         self._done_ns = max(begin_ns + length_ns, free_ns)
+        if self._began_ns >= 0:
+            tally = self._tally
+            tally.busy_ns += busy_ns * len(worker.places)
+            tally.issued_ns += host_ns
+            self._lasts(tally)
         this_fiber().pay(self._issued_ns - now_ns)
+
+    def _lasts(self, tally: Tally) -> None:
+        """It is at work until the stream is empty."""
+        tally.span_ns += max(0, self._done_ns - self._ended_ns)
+        self._ended_ns = max(self._ended_ns, self._done_ns)
 
     @property
     def _now_ns(self) -> int:

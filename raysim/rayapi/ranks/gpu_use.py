@@ -42,11 +42,15 @@ class Tally:
     """What processes of one name, which only answer, have done with their GPUs."""
 
     processes: int = 0
-    gpus: float = 0.0
+    gpus: int = 0
     """Of each."""
     forwards: int = 0
     busy_ns: int = 0
     """Of kernels, on all GPUs together."""
+    issued_ns: int = 0
+    """Of Python, issuing them."""
+    span_ns: int = 0
+    """Of each from its first forward to the end of its last, added up."""
     cpu_ns: int = 0
     """Of their own operators on tensors of the CPU."""
     copied_bytes: float = 0.0
@@ -141,9 +145,11 @@ def gpu_use(session: Session) -> GpuUse:
     """Of a session; the report that it makes comes at the end."""
     found = session.libraries.get(LIBRARY)
     if found is None:
+        from raysim.rayapi.ranks.answered import answered
         from raysim.rayapi.ranks.summary import iterations
 
         found = session.libraries[LIBRARY] = GpuUse(session)
         session.at_end.append(lambda: iterations(session, found))
+        session.at_end.append(lambda: answered(session, found))
     use: GpuUse = found
     return use
