@@ -10,10 +10,31 @@ class Hooks:
 
     steps = 0
     """Training steps taken."""
+    answered_bytes = 0, 0
+    """What torch has allocated and reserved at most, of a worker that has not trained."""
     prices_first = False
     """Forwards before any training step take their time too."""
 
-    def rests_with(self, who: int, size_bytes: float) -> None:
+    answers = False
+    """Nothing of it has trained yet: what it has the GPU do passes on a stream of its own."""
+
+    def only_asks(self, module: Any) -> bool:
+        """Whether no backward will follow its forward, though gradients are on."""
+        del module
+        return False
+
+    def queues(self, forward: Any) -> int:
+        """A forward that learns nothing; nanoseconds of it that whoever waits for the GPU waits."""
+        length_ns: int = forward.ns
+        return length_ns
+
+    def copies(self, size_bytes: float, kind: Any, *, pinned: bool) -> None:
+        """A script's own, of a process that ``answers``."""
+
+    def awaits_stream(self) -> None:
+        """Somebody asks for a value."""
+
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers."""
 
     def took(self, found: Any) -> None:
