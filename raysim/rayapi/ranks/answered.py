@@ -29,9 +29,9 @@ HELPS = {
     "input": "more CPUs for what comes before {name}, larger batches, or a part of a GPU "
     "(num_gpus=0.5)",
 }
-SIMPLIFICATIONS = (
+SIMPLIFICATION = (
     "CUDA's first calls and the choice of kernels take no time in processes that answer; generated "
-    "texts are as long as they may be.",
+    "texts are as long as they may be."
 )
 
 
@@ -88,7 +88,7 @@ def _report(found: dict[str, Tally], run_ns: int) -> LibraryReport:
         kind=LIBRARY, ok=True,
         text=f"{forwards:,} forwards, {total_s:,.2f} s of kernels.",
         metrics={"gpu_kernel_seconds": total_s, "gpu_forwards": float(forwards)},
-        tables=(table,), simplifications=SIMPLIFICATIONS,
+        tables=(table,), simplifications=(SIMPLIFICATION,),
         bound_by=f"{waits}: {share_of_it:.0%} of its processes' time" if tells else "",
         would_help=(HELPS[what].format(name=longest),) if tells else (),
     )  # fmt: skip

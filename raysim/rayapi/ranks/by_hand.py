@@ -5,8 +5,9 @@ itself, as RLHF frameworks do. Its torch works on shapes (``rayapi.shapes``) lik
 worker's; alone it is a group of one, and whoever joins a process group becomes a rank of the group
 that meets at the same address.
 
-Not modelled: tasks with GPUs (their torch is this machine's), ranks that leave a group while the
-others go on.
+Tasks with GPUs, stages of Ray Data, replicas of Serve and trials of Tune begin in the same way.
+
+Not modelled: ranks that leave a group while the others go on.
 """
 
 from __future__ import annotations
@@ -231,6 +232,10 @@ class HandMade(Worker):
         self.in_thread(HUB.current)
         super().enter()
 
+    def begins_in(self, fiber: Fiber) -> None:
+        """Its torch works on shapes from here on, in this thread first."""
+        self._threads[fiber] = self.state_of_torch
+
     def in_thread(self, fiber: Fiber | None) -> None:
         """torch's state is this thread's; who ends leaves its own to the next, as a pool does."""
         found = self._threads.get(fiber)
@@ -424,7 +429,7 @@ def begin(fiber: Fiber, gpus: Sequence[int], node: int | None = None) -> HandMad
     worker = HandMade(state.session, state, [(node, gpu) for gpu in gpus])
     state.training, state.priced = worker, True
     begin_on_shapes(worker, worker.crew.shared)
-    worker._threads[fiber] = worker.state_of_torch
+    worker.begins_in(fiber)
     return worker
 
 

@@ -10,13 +10,18 @@ class Hooks:
 
     steps = 0
     """Training steps taken."""
-    answered_bytes = 0, 0
-    """What torch has allocated and reserved at most, of a worker that has not trained."""
     prices_first = False
     """Forwards before any training step take their time too."""
 
-    answers = False
-    """Nothing of it has trained yet: what it has the GPU do passes on a stream of its own."""
+    @property
+    def answers(self) -> bool:
+        """Nothing of it has trained yet: what it has the GPU do passes on a stream of its own."""
+        return False
+
+    @property
+    def answered_bytes(self) -> tuple[int, int]:
+        """What torch has allocated and reserved at most, of a worker that has not trained."""
+        return 0, 0
 
     def only_asks(self, module: Any) -> bool:
         """Whether no backward will follow its forward, though gradients are on."""

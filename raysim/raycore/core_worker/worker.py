@@ -67,7 +67,8 @@ class CoreWorker(Component):
         "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
         "fresh", "gcs", "groups", "imported", "is_ready", "item_reports", "job_id", "kind",
         "leases", "log", "me", "memory_bytes", "namespace", "objects", "recovery", "references",
-        "resource_ids", "runtime_env_key", "started_ns", "startup_token", "streams", "submission", "tasks",
+        "resource_ids", "runtime_env_key", "started_ns", "startup_token", "streams", "submission",
+        "tasks",
     )  # fmt: skip
 
     runs_ahead = True
