@@ -23,6 +23,7 @@ from raysim.rayapi.exceptions import AsyncioActorExit, TaskCancelledError
 from raysim.rayapi.failures import exception_of, task_error
 from raysim.rayapi.fibers import Fiber
 from raysim.rayapi.identifiers import TaskID
+from raysim.rayapi.imports import load_program
 from raysim.rayapi.objects import DynamicObjectRefGenerator, ObjectRef
 from raysim.rayapi.serialization import (
     Plain,
@@ -30,7 +31,6 @@ from raysim.rayapi.serialization import (
     array_bytes,
     deserialize,
     dump_code,
-    load_code,
     pickled_bytes,
     serialize,
 )
@@ -174,7 +174,7 @@ class FunctionBody(Body):
         computes_on(fiber, running.resource_ids, self.name)
         function = state.functions.get(self)
         if function is None:
-            function = state.functions[self] = load_code(self.code)
+            function = state.functions[self] = load_program(self.code)
         return function(*args, **kwargs)
 
 
@@ -202,7 +202,7 @@ class CreationBody(Body):
             self.info, spec.options, spec.actor_id, spec.attempt > 0, running.resource_ids
         )
         computes_on(fiber, running.resource_ids, self.info.name)
-        cls = load_code(self.code)
+        cls = load_program(self.code)
         instance = cls.__new__(cls)
         running.keep(instance)
         if not self.info.is_async:

@@ -32,6 +32,8 @@ class Pickled(NamedTuple):
     caller knows of them."""
     made_bytes: int = 0
     """Of the buffers, those that may be written to: not views of other objects."""
+    unseen_bytes: int = 0
+    """Of tensors that have shapes only: pickled among the rest, where they had values."""
 
 
 class Raised(NamedTuple):
@@ -49,10 +51,11 @@ class Plain(NamedTuple):
 class _Inside:
     """References met while a value is pickled; None while nothing is."""
 
-    __slots__ = ("held", "hold_refs", "refs")
+    __slots__ = ("held", "hold_refs", "refs", "unseen_bytes")
 
     def __init__(self, *, hold_refs: bool) -> None:
         self.refs: dict[int, Ref] = {}
+        self.unseen_bytes = 0
         self.held: list[Any] = []
         self.hold_refs = hold_refs
 
@@ -145,7 +148,7 @@ def _pickle(value: Any, hold_refs: bool) -> Payload:
     finally:
         inside.pop()
     data = file.getvalue()
-    size = len(data) + _PICKLE_BYTES
+    size = len(data) + _PICKLE_BYTES + found.unseen_bytes
     frozen, made_bytes = [], 0
     for buffer in buffers:
         raw = buffer.raw()
@@ -153,7 +156,9 @@ def _pickle(value: Any, hold_refs: bool) -> Payload:
         made_bytes += 0 if raw.readonly else raw.nbytes
         entry = _BUFFER_BYTES if len(frozen) > 1 else _FIRST_BUFFER_BYTES
         size += raw.nbytes + entry + 3 * max(1, -(-raw.nbytes.bit_length() // 7))
-    pickled = Pickled(data, tuple(frozen), tuple(found.held), made_bytes)
+    pickled = Pickled(
+        data, tuple(frozen), tuple(found.held), made_bytes, unseen_bytes=found.unseen_bytes
+    )
     return Payload(size, pickled, tuple(found.refs.values()))
 
 
@@ -170,7 +175,7 @@ def deserialize(payload: Payload) -> Any:
 def pickled_bytes(payload: Payload) -> int:
     """How much of it went through pickle: what serialisation takes time for."""
     data = payload.data
-    return len(data.data) if data.__class__ is Pickled else 0
+    return len(data.data) + data.unseen_bytes if data.__class__ is Pickled else 0
 
 
 def array_bytes(payload: Payload) -> int:

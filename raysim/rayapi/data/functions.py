@@ -29,9 +29,10 @@ from raysim.rayapi.data.columns import (
     to_rows,
 )
 from raysim.rayapi.exceptions import UserCodeException
+from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import in_fiber, on_gpus, state_of
 from raysim.rayapi.process_state import ProcessState
-from raysim.rayapi.serialization import dump_code, load_code
+from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.session import Session
 from raysim.raycore.scripts import Ask, Driver
 from raysim.raylibs.data.blocks import Part
@@ -95,7 +96,7 @@ class Call:
         """The worker's own copy; of a class, its instance."""
         loaded = state.functions.get(self.number)
         if loaded is None:
-            loaded = load_code(self.code)
+            loaded = load_program(self.code)
             if self.made_of is not None:
                 args, kwargs = self.made_of
                 if _is_async(loaded) and state.loop is None:

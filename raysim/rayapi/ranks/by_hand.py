@@ -33,7 +33,7 @@ from raysim.rayapi.shapes.world import begin as begin_on_shapes
 from raysim.rayapi.train.summary import with_training
 from raysim.rayapi.train.worker import Run, Worker
 from raysim.rayapi.util.collective.groups import Meeting
-from raysim.raycore.scripts import Script
+from raysim.raycore.scripts import Script, sleep
 from raysim.raylibs.train.context import TrainContext
 from raysim.raylibs.train.gang import Gang
 from raysim.raylibs.train.job import report_of
@@ -119,6 +119,8 @@ class HandGang(Gang):
         super().__init__(session.env, record, len(members), Store(session.env, None))
         self.places = {rank: place for rank, (place, _) in sorted(members.items())}
         self._use = gpu_use(session)
+        self.work: dict[int, tuple[int, int]] = {}
+        """Of each rank's step under way: nanoseconds alone, of which its kernels take so many."""
         self.finished.set()  # no controller waits for reports of it
         for rank, (_, core) in sorted(members.items()):
             if core is not None:
@@ -133,10 +135,15 @@ class HandGang(Gang):
         return found
 
     def step(self, process: CoreProcess, rank: int, length_ns: int) -> Script:
-        """One rank's; its GPU is at work from when the last has come."""
+        """One rank's, on its GPU from when the last has come and after other processes' kernels."""
+        place, now_ns = self.places[rank], self.env.sim.now_ns
+        total_ns, busy_ns = self.work.get(rank, (length_ns, 0))
+        begin_ns = now_ns - max(0, total_ns - length_ns)
+        free_ns = self._use.queue([place], begin_ns, busy_ns)
+        yield sleep(max(0, free_ns - now_ns - length_ns))
         yield from super().step(process, rank, length_ns)
         now_ns = self.env.sim.now_ns
-        self._use.spend("update", [self.places[rank]], now_ns - self._length_ns, now_ns)
+        self._use.spend("update", [place], now_ns - self._length_ns, now_ns)
 
 
 class HandMade(Worker):
@@ -313,9 +320,11 @@ class HandMade(Worker):
         return 0
 
     def copies(self, size_bytes: float, kind: Any, *, pinned: bool) -> None:
-        """On its stream."""
+        """On its stream; of one that trains, what it takes to the host (steps have the rest)."""
         if self.answers:
             self.answering.copies(size_bytes, kind, pinned=pinned)
+        elif self.places and kind == "d2h":
+            self.weights_move(self.answering.copy_s(size_bytes, kind, pinned=pinned))
 
     def awaits_stream(self) -> None:
         """Whatever is on it."""
@@ -353,6 +362,8 @@ class HandMade(Worker):
     def took(self, found: Prediction) -> None:
         """A step: at its peak all of it, afterwards what torch keeps until its cache is emptied."""
         super().took(found)
+        self.answering.starts()
+        self.crew.gang.work[self.context.rank] = found.step_ns, found.busy_ns
         self.holds(found.peak_bytes, phase="update")
         self.rest_bytes = _resting_bytes(found)
 

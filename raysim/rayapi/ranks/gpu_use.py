@@ -126,7 +126,6 @@ class GpuUse:
         begin_ns = max(ready_ns, *(self._free_ns.get(place, 0) for place in places))
         for place in places:
             self._free_ns[place] = begin_ns + busy_ns
-        self.spend("forward", places, begin_ns, begin_ns + busy_ns)
         return begin_ns + busy_ns
 
     def spend(self, phase: Phase, places: Sequence[Place], begin_ns: int, end_ns: int) -> None:

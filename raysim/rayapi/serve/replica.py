@@ -20,9 +20,10 @@ from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.exceptions import TaskCancelledError
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.failures import exception_of, task_error
+from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import end_process, fiber_of, in_fiber, on_gpus, state_of
 from raysim.rayapi.objects import ObjectRef
-from raysim.rayapi.serialization import deserialize, load_code, serialize
+from raysim.rayapi.serialization import deserialize, serialize
 from raysim.rayapi.serve.context import SERVING, ReplicaContext, Serving
 from raysim.rayapi.serve.exceptions import RayServeException
 from raysim.rayapi.serve.handle import CALL, Asked, Slot
@@ -100,7 +101,7 @@ class ProgramReplica:
         on_gpus(self.config.name)
         SERVING.set(Serving(self))
         asyncio_loop.start_loop(self.state, self.config.name)
-        target, args, kwargs, user_config = load_code(self._code)
+        target, args, kwargs, user_config = load_program(self._code)
         if inspect.isclass(target):
             self.target = target.__new__(target)
             self._wait_for(target.__init__, self.target, *args, **kwargs)

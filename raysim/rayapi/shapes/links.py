@@ -16,6 +16,7 @@ from torch.multiprocessing import reductions
 
 from raysim.perf.collectives import Operation
 from raysim.rayapi.calls import this_fiber
+from raysim.rayapi.serialization import inside
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.util.collective.groups import Group
 
@@ -92,10 +93,13 @@ def _opened(shape: Any, dtype: Any, stride: Any, *_where: Any) -> torch.Tensor:
 
 
 def _travels(real: Any, worker: Any, tensor: torch.Tensor, protocol: int) -> Any:
-    """To another process, which may have a GPU or not."""
+    """To another process, which may have a GPU or not: torch pickles the whole storage."""
     if not (worker.prices_first and tensor.is_meta and type(tensor) is torch.Tensor):
         return real(tensor, protocol)
-    return _arrived, (tuple(tensor.shape), tensor.dtype, getattr(tensor, "raysim_values", None))
+    values = getattr(tensor, "raysim_values", None)
+    if inside and values is None:
+        inside[-1].unseen_bytes += tensor.untyped_storage().nbytes()
+    return _arrived, (tuple(tensor.shape), tensor.dtype, values)
 
 
 def _arrived(shape: Any, dtype: torch.dtype, values: torch.Tensor | None) -> torch.Tensor:

@@ -9,6 +9,7 @@ for all).
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -57,6 +58,11 @@ class Prediction:
         forward_ns, backward_ns = _passes(self.outcome.slowest, len(self.outcome.step_ns) - 1)
         batches = self.outcome.plan.gradient_accumulation_steps
         return forward_ns // batches, backward_ns // batches
+
+    @cached_property
+    def busy_ns(self) -> int:
+        """Of a step, what the slowest rank's kernels take."""
+        return sum(_spent(self.outcome.slowest, len(self.outcome.step_ns) - 1).values())
 
     @cached_property
     def fits(self) -> bool:
@@ -169,14 +175,20 @@ def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: int) -> Clu
 
 def _passes(line: Timeline, step: int) -> tuple[int, int]:
     """Busy nanoseconds of forward and of backward (with what it runs again) in one step."""
+    spent = _spent(line, step)
+    return spent["forward"], spent["backward"] + spent["recompute"]
+
+
+def _spent(line: Timeline, step: int) -> Counter[str]:
+    """Busy nanoseconds of kernels in one step, by category."""
     program = line.program
     ends = program.step_ends
-    spent = {"forward": 0, "backward": 0, "recompute": 0}
+    spent: Counter[str] = Counter()
     for i in range(ends[step - 1] if step else 0, ends[step]):
         op = program.ops[i]
-        if op.stream == COMPUTE and op.category in spent:
+        if op.stream == COMPUTE:
             spent[op.category] += line.end_ns[i] - line.start_ns[i]
-    return spent["forward"], spent["backward"] + spent["recompute"]
+    return spent
 
 
 def out_of_memory(found: Prediction) -> Exception:

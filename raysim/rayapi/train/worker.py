@@ -25,10 +25,10 @@ from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.data.executions import iterator_of
 from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB
+from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import in_fiber, play, state_of
 from raysim.rayapi.lightning.ranks import OwnRank
 from raysim.rayapi.process_state import ENVIRON, ProcessState
-from raysim.rayapi.serialization import load_code
 from raysim.rayapi.session import Session
 from raysim.rayapi.train.configs import CheckpointUploadMode
 from raysim.rayapi.train.environment import set_environment
@@ -163,7 +163,7 @@ class Worker(Hooks):
             run.set_up(self)
         if self.torch_steps is None:
             self.phase("steps")
-        function = load_code(run.code)
+        function = load_program(run.code, there=frozenset(["torch"]))  # its backend's own
         value = function() if run.config is None else function(copy.deepcopy(run.config))
         self.phase("reports")
         this_fiber().settle()

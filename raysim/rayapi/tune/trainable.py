@@ -24,6 +24,7 @@ from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import EPOCH_S
 from raysim.rayapi.fibers import Fiber
+from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, on_gpus, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
@@ -262,7 +263,7 @@ class FunctionTrainable(UserTrainable):
 
     def _main(self) -> None:
         on_gpus(self.where.name, only_answers=False)
-        function = load_code(self.where.code)
+        function = load_program(self.where.code)
         output = function(copy.deepcopy(self.config))
         if inspect.isgenerator(output):
             for each in output:
@@ -301,7 +302,7 @@ class ClassTrainable(UserTrainable):
         self.config = dict(config)
 
         def make() -> Trainable:
-            cls = load_code(self.where.code)
+            cls = load_program(self.where.code)
             cls._trial = self.trial
             on_gpus(self.where.name, only_answers=False)
             instance: Trainable = cls(copy.deepcopy(self.config))
