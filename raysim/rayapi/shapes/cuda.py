@@ -77,6 +77,16 @@ def refuse(name: str, instead: str) -> Callable[..., Any]:
     return refused
 
 
+def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """An answer that is the same of each GPU that a worker sees; ``device`` may be named."""
+
+    def answer(steps: Steps, *args: Any, device: Any = None, **options: Any) -> Any:
+        del device
+        return ours(steps, *args, **options)
+
+    return answer
+
+
 def install(r: Replaced) -> None:
     """``torch.cuda``, ``torch.accelerator``, and modules that are moved to a GPU's number."""
     cuda = torch.cuda
@@ -97,12 +107,13 @@ def install(r: Replaced) -> None:
         "get_rng_state_all": lambda s: [_random_state()] * s.worker.visible_devices,
         "set_rng_state_all": lambda *_: None, "initial_seed": lambda _: 0,
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
-        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
+        "memory_stats": _memory_stats,
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
         "current_stream": lambda *_a, **_k: _ONE_STREAM,
         "default_stream": lambda *_a, **_k: _ONE_STREAM,
         "stream": lambda *_a, **_k: nullcontext(), "set_stream": lambda *_: None,
     }  # fmt: skip
+    answers = {name: _whichever(ours) for name, ours in answers.items()}
     for name, ours in answers.items():
         r.call(cuda, name, ours)
         if name.endswith(("rng_state", "rng_state_all")):  # transformers asks there
@@ -160,6 +171,33 @@ def _allocated(steps: Steps, *_: Any) -> int:
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
     return 0 if found is None else found.reserved_bytes
+
+
+_COUNTED = (
+    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+    "active_bytes", "inactive_split_bytes", "requested_bytes", "oversize_allocations",
+    "oversize_segments",
+)  # fmt: skip
+_POOLS = ("all", "small_pool", "large_pool")
+_OF_EACH = ("current", "peak", "allocated", "freed")
+_ALONE = (
+    "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc",
+    "num_device_free", "max_split_size",
+)  # fmt: skip
+
+
+def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
+    """The names of torch 2.13; those of bytes held are the prediction's, others are 0."""
+    pools = {kind: ("",) if "oversize" in kind else _POOLS for kind in _COUNTED}
+    names = ((kind, pool, m) for kind in _COUNTED for pool in pools[kind] for m in _OF_EACH)
+    stats = {".".join(filter(None, each)): 0 for each in names} | dict.fromkeys(_ALONE, 0)
+    held = {"reserved": _reserved(steps)} | dict.fromkeys(
+        ("allocated", "active", "requested"), _allocated(steps)
+    )
+    for kind, found in held.items():
+        for pool, metric in ((p, m) for p in _POOLS[::2] for m in _OF_EACH[:2]):
+            stats[f"{kind}_bytes.{pool}.{metric}"] = found
+    return dict(sorted(stats.items()))
 
 
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
