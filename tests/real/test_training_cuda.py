@@ -65,3 +65,29 @@ def test_weights_made_empty_on_the_cpu_take_no_memory_of_this_machine(tmp_path: 
     assert printed == ["torch.Size([16384, 16384])"]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown * 1024 < 2 * 16384**2 / 2
+
+
+HELD = """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).cuda()
+made = torch.cuda.memory_allocated()
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    net(torch.randn(4096, 2048, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.synchronize()
+print(made, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+"""
+
+
+def test_between_steps_weights_and_moments_are_held(tmp_path: Path) -> None:
+    """Gradients and activations are gone then; cuBLAS keeps a workspace for each thread."""
+    script = tmp_path / "held.py"
+    script.write_text(HELD)
+    printed, _ = launched("python", str(script))
+    made, held, most = map(int, printed[-1].split())
+    weights = 4 * 4 * 2048**2
+    assert made == weights
+    assert held == pytest.approx(3 * weights + 2 * 32 * 2**20, rel=0.01)
+    assert most > held + weights  # gradients, at least

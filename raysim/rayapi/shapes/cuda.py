@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -99,7 +100,7 @@ def install(r: Replaced) -> None:
         "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
         "get_device_capability": lambda s, *_: _capability(s),
-        "get_device_properties": _properties, "memory_allocated": _allocated,
+        "get_device_properties": _properties, "memory_allocated": _held,
         "memory_reserved": _reserved, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
@@ -168,6 +169,14 @@ def _allocated(steps: Steps, *_: Any) -> int:
     return 0 if found is None else found.allocated_bytes
 
 
+def _held(steps: Steps, *_: Any) -> int:
+    """Between steps what stays, in one its peak; before the first what the script put there."""
+    found = steps.several.fullest or steps.latest
+    if found is None:
+        return 0 if sharded.in_use(steps) else steps.mode.alive.bytes_but(())
+    return found.kept_bytes if steps.mode.tape is None else found.allocated_bytes
+
+
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
     return 0 if found is None else found.reserved_bytes
@@ -191,12 +200,12 @@ def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
     pools = {kind: ("",) if "oversize" in kind else _POOLS for kind in _COUNTED}
     names = ((kind, pool, m) for kind in _COUNTED for pool in pools[kind] for m in _OF_EACH)
     stats = {".".join(filter(None, each)): 0 for each in names} | dict.fromkeys(_ALONE, 0)
-    held = {"reserved": _reserved(steps)} | dict.fromkeys(
-        ("allocated", "active", "requested"), _allocated(steps)
-    )
-    for kind, found in held.items():
-        for pool, metric in ((p, m) for p in _POOLS[::2] for m in _OF_EACH[:2]):
-            stats[f"{kind}_bytes.{pool}.{metric}"] = found
+    held = _held(steps)
+    found = dict.fromkeys(("allocated", "active", "requested"), (held, _allocated(steps)))
+    found["reserved"] = (_reserved(steps),) * 2
+    for kind, values in found.items():
+        for metric, value in zip(_OF_EACH[:2], values, strict=True):
+            stats |= dict.fromkeys((f"{kind}_bytes.{p}.{metric}" for p in _POOLS[::2]), value)
     return dict(sorted(stats.items()))
 
 

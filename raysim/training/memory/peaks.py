@@ -100,6 +100,8 @@ class RankMemory:
     """``torch.cuda.max_memory_allocated``: tensors, rounded up to blocks."""
     reserved_bytes: int
     """``torch.cuda.max_memory_reserved``."""
+    kept_bytes: int
+    """Of tensors, what is left when its steps are over: ``torch.cuda.memory_allocated`` then."""
     outside_bytes: int
     """Context, loaded kernels and NCCL."""
     by_category: dict[str, int]
@@ -218,6 +220,7 @@ def rank_memory(
         requested_bytes=fullest.total_bytes,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
+        kept_bytes=sum(handles) + sum(event.delta_bytes for event in program.memory),
         outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
         at_ns=_reached_ns(program, timeline, fullest.index),
