@@ -58,6 +58,7 @@ def test_weights_made_empty_on_the_cpu_take_no_memory_of_this_machine(tmp_path: 
         "    net = torch.nn.Linear(16384, 16384, dtype=torch.bfloat16)\n"
         "net.to_empty(device='cpu')\n"
         "net.reset_parameters()\n"
+        "torch.empty_like(net.weight.data, device='cpu', pin_memory=True).copy_(net.weight.data)\n"
         "print(net.weight.shape)\n"
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -235,6 +235,7 @@ class ShapesMode(TorchFunctionMode):
             return self._unknown(args[0], answer)
         if given.get("device") is not None and (on_gpu(given["device"]) or _is_blank(func, args)):
             given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
+            given.pop("pin_memory", None)
         out = self._on_values(func, args, given, name)
         if self.tape is None and self._watches:
             self.alive.follow(args, out)

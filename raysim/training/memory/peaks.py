@@ -209,7 +209,6 @@ def rank_memory(
     by_category = {
         **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
     }  # fmt: skip
-    last = len(program.ops) - 1
     label, position = "cuBLAS workspaces", 0
     if fullest.index >= 0:
         label, position = program.memory[fullest.index].label, program.memory_at[fullest.index]
@@ -224,7 +223,7 @@ def rank_memory(
         outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
         at_ns=_reached_ns(program, timeline, fullest.index),
-        when=_describe(program, min(position, last), label),
+        when=_describe(program, min(position, len(program.ops) - 1), label),
         allocating=label,
         reserved_when=_reserved_when(replayed, trace, played),
         largest=_largest(program, fullest.index) if explain else (),
