@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from raysim.rayapi.shapes.cpu_work import is_on_cpu
+
 
 class _Accelerator:
     """What ``torch.cuda`` answers, under DeepSpeed's names."""
@@ -69,7 +71,7 @@ class _Accelerator:
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is on a GPU."""
-        return tensor.device.type == self._name
+        return tensor.is_meta and not is_on_cpu((tensor,), {}, makes=False)
 
     def pin_memory(self, tensor: torch.Tensor, **_align: Any) -> torch.Tensor:
         """A copy in pages that stay."""

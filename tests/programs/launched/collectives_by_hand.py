@@ -14,6 +14,7 @@ assert torch.bfloat16 in accelerator.supported_dtypes()
 ranks, size = dist.get_all_ranks_from_group(dist.get_world_group()), 2**22
 x = torch.empty(size, device=accelerator.current_device_name())
 whole = torch.empty(size * len(ranks), device=accelerator.device_name())
+assert accelerator.on_accelerator(x)
 pair = dist.new_group([0, 1])
 
 
