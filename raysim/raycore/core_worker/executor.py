@@ -319,8 +319,8 @@ class Executor:
             if wrap is not None and not running.cancelled:
                 running.error = wrap(running, running.error)
             running.finish()
-        elif core.fresh and (spec.args or spec.kind != "ACTOR_CREATION_TASK"):
-            running.begin_first()  # a constructor without arguments reads and writes no value
+        elif core.fresh and spec.args:
+            running.begin_first()
         else:
             function.body(running)
 
