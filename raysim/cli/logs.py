@@ -32,6 +32,7 @@ def begin(verbosity: int, file: Path | None) -> None:
         The file cannot be written.
     """
     end()
+    ROOT.propagate = False  # a program that sets up logging of its own hears its own alone
     if file is None and not verbosity:
         return
     try:
@@ -41,7 +42,6 @@ def begin(verbosity: int, file: Path | None) -> None:
     handler.setFormatter(logging.Formatter(LINE, CLOCK))
     ROOT.addHandler(handler)
     ROOT.setLevel(LEVELS[min(max(verbosity, 1), len(LEVELS) - 1)])
-    ROOT.propagate = False
 
 
 def _handler(file: Path | None) -> logging.Handler:

@@ -177,12 +177,12 @@ def arguments(
     fiber: Fiber, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
 ) -> tuple[list[Arg], list[ObjectRef]]:
     """Arguments on their way, and references to hold until the task is submitted."""
-    if not args and not kwargs:
-        return NO_ARGUMENTS
     core = fiber.process.core
     assert core is not None
-    config, costs = core.config, core.costs
     fiber.lead_ns += core.first_value_ns()
+    if not args and not kwargs:
+        return NO_ARGUMENTS
+    config, costs = core.config, core.costs
     count = len(args)
     header = _POSITIONAL[count] if not kwargs and count < 64 else Payload(
         _MARKER_BYTES * count + sum(map(len, kwargs)), tuple(kwargs)

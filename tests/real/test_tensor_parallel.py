@@ -254,3 +254,8 @@ def test_a_mesh_of_replicas_by_shards_is_hybrid(
     _, report = launched("torchrun", "--nproc-per-node", "8", str(script), spec=machines())
     assert report.tables[0].rows[0][0] == "Sequential, FSDP2, 2 replicas, 8 GPUs"
     assert predicted[-1].plan.fsdp.replicas == 2
+
+
+def test_ranks_may_have_batches_of_lengths_of_their_own() -> None:
+    lines, _ = launched("torchrun", "--nproc-per-node", "2", "rows_tp.py", spec=machines())
+    assert lines == [f"torch.Size([1, {length}, 32])" for length in (8, 20, 9, 20)]

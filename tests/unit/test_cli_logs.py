@@ -84,6 +84,28 @@ def test_log_lines_are_no_output_of_the_program(
     assert Path("done/output.txt").read_text(encoding="utf-8") == "10416\n"
 
 
+LOGS = """
+import logging
+logging.getLogger().addHandler(logging.StreamHandler())
+logging.getLogger().setLevel(logging.INFO)
+logging.info("its own")
+"""
+
+
+def test_a_program_that_logs_hears_itself_alone(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(in_tmp, LOGS + SQUARES)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    try:
+        assert main(["run", "main.py", "--compute", "declared", "-q"]) == 0
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+    assert capsys.readouterr().err == "its own\n10416\n"
+
+
 def test_a_file_that_cannot_be_written_is_the_users_error(
     in_tmp: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ Not modelled: partitions, shuffled files and file systems of file sources, modes
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysim.rayapi.calls import program_call
-from raysim.rayapi.data import executions
+from raysim.rayapi.data import described, executions
 from raysim.rayapi.data.block import BlockAccessor, BlockMetadata
 from raysim.rayapi.data.columns import (
     Columns,
@@ -52,6 +52,7 @@ from raysim.raylibs.data.plan import read_parallelism
 
 if TYPE_CHECKING:
     from raysim.rayapi.data.dataset import Dataset
+    from raysim.raylibs.data.stored import StoredFiles
 
 
 # ---- sources -------------------------------------------------------------------------------------
@@ -113,12 +114,24 @@ class FileBasedDatasource(Datasource):
         **_: Any,
     ) -> None:
         named = paths if isinstance(paths, list | tuple) else [paths]
+        self._elsewhere = next(filter(None, map(described.described, named)), None)
+        self._files = []
+        if self._elsewhere is None:
+            self._files = self._here(named, file_extensions)
+        self._include_paths = include_paths
+
+    def _here(self, named: Sequence[Any], extensions: list[str] | None) -> list[str]:
         title = type(self).__name__
-        found = [f for path in named for f in expanded(local(path, title), file_extensions)]
+        folders = [local(path, title, described.how_to_describe(path)) for path in named]
+        found = [file for folder in folders for file in expanded(folder, extensions)]
         if not found:
             raise FileNotFoundError(f"No input files found to read: {named}.")
-        self._files = [str(file) for file in found]
-        self._include_paths = include_paths
+        return [str(file) for file in found]
+
+    @property
+    def elsewhere(self) -> StoredFiles | None:
+        """Rows that are described, in place of files."""
+        return self._elsewhere
 
     def estimate_inmemory_data_size(self) -> int | None:
         """What the files take."""
@@ -156,6 +169,9 @@ def read_datasource(
 ) -> Dataset:  # fmt: skip
     """``ray.data.read_datasource``."""
     del memory
+    if isinstance(datasource, FileBasedDatasource) and datasource.elsewhere is not None:
+        name = f"Read{datasource.get_name()}"
+        return described.dataset_of(datasource.elsewhere, name, override_num_blocks)
     asked = override_num_blocks or (parallelism if parallelism > 0 else None)
     if asked is None:
         size = datasource.estimate_inmemory_data_size() or 0

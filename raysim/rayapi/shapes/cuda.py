@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -77,6 +78,16 @@ def refuse(name: str, instead: str) -> Callable[..., Any]:
     return refused
 
 
+def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
+    """An answer that is the same of each GPU that a worker sees; ``device`` may be named."""
+
+    def answer(steps: Steps, *args: Any, device: Any = None, **options: Any) -> Any:
+        del device
+        return ours(steps, *args, **options)
+
+    return answer
+
+
 def install(r: Replaced) -> None:
     """``torch.cuda``, ``torch.accelerator``, and modules that are moved to a GPU's number."""
     cuda = torch.cuda
@@ -90,7 +101,7 @@ def install(r: Replaced) -> None:
         "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
         "get_device_capability": lambda s, *_: _capability(s),
-        "get_device_properties": _properties, "memory_allocated": _allocated,
+        "get_device_properties": _properties, "memory_allocated": _held,
         "memory_reserved": _reserved, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
@@ -98,12 +109,13 @@ def install(r: Replaced) -> None:
         "get_rng_state_all": lambda s: [_random_state()] * s.worker.visible_devices,
         "set_rng_state_all": lambda *_: None, "initial_seed": lambda _: 0,
         "is_current_stream_capturing": lambda _: False, "ipc_collect": lambda _: None,
-        "memory_stats": lambda s, *_: {"allocated_bytes.all.peak": _allocated(s)},
+        "memory_stats": _memory_stats,
         "memory_summary": lambda s, *_a, **_k: f"{_allocated(s)} bytes at the peak (predicted)",
         "current_stream": lambda *_a, **_k: _ONE_STREAM,
         "default_stream": lambda *_a, **_k: _ONE_STREAM,
         "stream": lambda *_a, **_k: nullcontext(), "set_stream": lambda *_: None,
     }  # fmt: skip
+    answers = {name: _whichever(ours) for name, ours in answers.items()}
     for name, ours in answers.items():
         r.call(cuda, name, ours)
         if name.endswith(("rng_state", "rng_state_all")):  # transformers asks there
@@ -161,9 +173,44 @@ def _allocated(steps: Steps, *_: Any) -> int:
     return steps.worker.answered_bytes[0] if found is None else found.allocated_bytes
 
 
+def _held(steps: Steps, *_: Any) -> int:
+    """Between steps what stays, in one its peak; before the first what the script put there."""
+    found = steps.several.fullest or steps.latest
+    if found is None:
+        return 0 if sharded.in_use(steps) else steps.mode.alive.bytes_but(())
+    return found.kept_bytes if steps.mode.tape is None else found.allocated_bytes
+
+
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
     return steps.worker.answered_bytes[1] if found is None else found.reserved_bytes
+
+
+_COUNTED = (
+    "allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+    "active_bytes", "inactive_split_bytes", "requested_bytes", "oversize_allocations",
+    "oversize_segments",
+)  # fmt: skip
+_POOLS = ("all", "small_pool", "large_pool")
+_OF_EACH = ("current", "peak", "allocated", "freed")
+_ALONE = (
+    "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc",
+    "num_device_free", "max_split_size",
+)  # fmt: skip
+
+
+def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
+    """The names of torch 2.13; those of bytes held are the prediction's, others are 0."""
+    pools = {kind: ("",) if "oversize" in kind else _POOLS for kind in _COUNTED}
+    names = ((kind, pool, m) for kind in _COUNTED for pool in pools[kind] for m in _OF_EACH)
+    stats = {".".join(filter(None, each)): 0 for each in names} | dict.fromkeys(_ALONE, 0)
+    held = _held(steps)
+    found = dict.fromkeys(("allocated", "active", "requested"), (held, _allocated(steps)))
+    found["reserved"] = (_reserved(steps),) * 2
+    for kind, values in found.items():
+        for metric, value in zip(_OF_EACH[:2], values, strict=True):
+            stats |= dict.fromkeys((f"{kind}_bytes.{p}.{metric}" for p in _POOLS[::2]), value)
+    return dict(sorted(stats.items()))
 
 
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:

@@ -238,8 +238,9 @@ class ShapesMode(TorchFunctionMode):
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
-        if given.get("device") is not None and on_gpu(given["device"]):
+        if given.get("device") is not None and (on_gpu(given["device"]) or _is_blank(func, args)):
             given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
+            given.pop("pin_memory", None)
         out = self._on_values(func, args, given, name)
         if self.tape is None and self._watches:
             self.alive.follow(args, out)
@@ -409,6 +410,12 @@ class ShapesMode(TorchFunctionMode):
             self.steps.worker.copies(tensor.nbytes, "d2h", pinned=False)
         known: torch.Tensor = getattr(tensor, "raysim_values", tensor)
         return known
+
+
+def _is_blank(func: Any, args: Sequence[Any]) -> bool:
+    """Whether it makes a tensor like another without values, for values that nobody knows."""
+    blank = func in (torch.empty_like, _T.new_empty)
+    return blank and args[0].is_meta and args[0].is_floating_point()
 
 
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001

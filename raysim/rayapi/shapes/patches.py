@@ -3,8 +3,7 @@
 Real counterparts: ``torch.distributed``, ``torch.optim``, ``torch.amp`` of torch 2.x. Each function
 asks who calls: outside of a training worker it is torch's own. Everything is put back at the end.
 
-Not modelled: collectives of a script's own on tensors (refused by name, but for reductions,
-gathers, ``broadcast`` and ``barrier``, where ranks wait for each other), CUDA graphs and IPC.
+Not modelled: CUDA graphs and IPC.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import (
+    collectives,
     compiled,
     cpu_patches,
     cuda,
@@ -40,24 +40,9 @@ from raysim.rayapi.shapes import (
     watching,
     wrappers,
 )
-from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
-
-_REFUSED = (
-    "all_to_all", "all_to_all_single", "gather_object", "irecv", "isend", "recv",
-    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
-)  # fmt: skip
-_MEETING = ("gather", "reduce")
-"""On GPUs few know values: all ranks wait for the last, and tensors stay as they are."""
-_REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
-    dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
-    dist.ReduceOp.MIN: lambda t: t.amin(0),
-}  # fmt: skip
-_DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
-"""What ``async_op=True`` returns."""
-_COLLECTIVES = "all_reduce, all_gather, reduce, broadcast, barrier"
 
 
 class Replaced:
@@ -280,17 +265,7 @@ def _distributed(r: Replaced) -> None:
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
-    r.call(dist, "all_gather_object", _all_gather_object, worker_here)
-    r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
-    for name in _MEETING:
-        r.call(dist, name, _waited(name, _meeting))
-    r.call(dist, "all_reduce", _waited("all_reduce", _all_reduce))
-    r.call(dist, "broadcast", _waited("broadcast", _broadcast))
-    r.call(dist, "all_gather", _waited("all_gather", _all_gather))
-    into = "all_gather_into_tensor"
-    r.call(dist, into, _waited(into, _all_gather_into))
-    for name in _REFUSED:
-        r.call(dist, name, refuse(f"torch.distributed.{name}", _COLLECTIVES), worker_here)
+    collectives.install(r)
 
 
 def _rank(worker: Any, group: Any = None) -> int:
@@ -307,77 +282,6 @@ def _world_size(worker: Any, group: Any = None) -> int:
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         return -1
     return len(mesh.ranks_of(group)) or worker.expect_group().context.world_size
-
-
-def _waited(name: str, collective: Callable[..., None]) -> Callable[..., Any]:
-    """One whose ranks have met when it returns, also where the script would wait later."""
-
-    def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        link = links.found_in(args, kwargs)
-        if link is not None:
-            steps.synchronize()
-            link.collective(name, links.tensor_in(args, kwargs))
-        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
-            collective(steps, *args, **kwargs)
-        return _DONE if async_op else None
-
-    return call
-
-
-def _meeting(steps: Steps, *_a: Any, group: Any = None, **_k: Any) -> None:
-    steps.worker.expect_group().meet(mesh.ranks_of(group))
-
-
-def _all_reduce(
-    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, *_a: Any
-) -> None:  # fmt: skip
-    """Of what every rank counts, the values; of all else, only the waiting."""
-    values = _known_by_all(steps, tensor, group)
-    reduced = _REDUCED.get(op)
-    if values is not None and reduced is not None:
-        tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
-
-
-def _broadcast(
-    steps: Steps, tensor: Any, src: int | None = None, group: Any = None, *_a: Any,
-    group_src: int | None = None,
-) -> None:  # fmt: skip
-    within = mesh.ranks_of(group)
-    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None), within)
-    at = within.index(src) if within and src is not None else src
-    tensor.raysim_values = values[group_src or at or 0]
-    if tensor.raysim_values is None:
-        del tensor.raysim_values
-
-
-def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
-    for each, values in zip(found, _known_by_all(steps, tensor, group) or (), strict=False):
-        each.raysim_values = values
-
-
-def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> None:
-    values = _known_by_all(steps, tensor, group)
-    if values is not None:
-        found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
-
-
-def _known_by_all(
-    steps: Steps, tensor: torch.Tensor, group: Any = None
-) -> list[torch.Tensor] | None:
-    """Values of every rank of the group, or None: somebody's are not known."""
-    own, within = getattr(tensor, "raysim_values", None), mesh.ranks_of(group)
-    values = steps.worker.expect_group().exchange(own, within)
-    return None if any(v is None for v in values) else values
-
-
-def _all_gather_object(worker: Any, found: list[Any], obj: Any, group: Any = None) -> None:
-    found[:] = worker.expect_group().exchange(obj, mesh.ranks_of(group))
-
-
-def _broadcast_object_list(
-    worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
-) -> None:
-    objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
 
 
 # ---- optimizers ----------------------------------------------------------------------------------

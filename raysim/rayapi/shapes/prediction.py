@@ -85,6 +85,11 @@ class Prediction:
         return self.outcome.fullest.allocated_bytes + self._others_bytes
 
     @property
+    def kept_bytes(self) -> int:
+        """Of it, what is left between steps."""
+        return self.outcome.fullest.kept_bytes + self._others_bytes
+
+    @property
     def reserved_bytes(self) -> int:
         """And what it has reserved."""
         return self.outcome.fullest.reserved_bytes + self._others_bytes

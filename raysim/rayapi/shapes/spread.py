@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed import tensor as torch_tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, _dispatch, _random, parallel
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import loss
 
 from raysim.rayapi.shapes.cuda import refuse
@@ -55,6 +56,7 @@ def install(r: Replaced) -> None:
         r.around(cls, name, _noted(name))
     r.call(_dispatch, "is_rng_supported_mesh", lambda *_: False)  # shapes are not drawn
     r.call(_random, "manual_seed", lambda *_a, **_k: None)
+    r.around(ShardingPropagator, "_propagate_tensor_meta_non_cached", _of_whole_tensors)
     r.around(loss, "_enable_custom_loss_ops", _enabled)
     r.around(loss, "_disable_custom_loss_ops", _disabled)
 
@@ -68,6 +70,15 @@ def _noted(name: str) -> Callable[..., Any]:
         return out
 
     return call
+
+
+def _of_whole_tensors(real: Callable[..., Any], _steps: Steps, *args: Any) -> Any:
+    """Torch remembers fake tensors with the GPU that is the caller's: here those of all ranks."""
+    current, torch.cuda.current_device = torch.cuda.current_device, lambda: 0
+    try:
+        return real(*args)
+    finally:
+        torch.cuda.current_device = current
 
 
 def _enabled(real: Callable[[], None], steps: Steps) -> None:

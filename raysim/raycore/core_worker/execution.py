@@ -72,7 +72,7 @@ class Running:
         self.core.executor.instance = instance
 
     def begin_first(self) -> None:
-        """As the process's first call: when values can be read and written."""
+        """As the process's first call, with arguments: when values can be read and written."""
         core = self.core
         core.fresh = False
         core.compute(core.costs.first_value_core_s, self._begin, width=1.0)
@@ -100,6 +100,21 @@ class Running:
         self.ended = True
         self.returns = returns
         core = self.core
+        if core.fresh and self.spec.kind != "ACTOR_CREATION_TASK":
+            core.fresh = False
+            core.sim.call_later(core.lead_ns + lead_ns, self._first_value, None)
+        else:
+            self._serialise(lead_ns)
+
+    def _first_value(self, _: None) -> None:
+        """The first value of its process is what it returns."""
+        core = self.core
+        if self.epoch == core.epoch:
+            core.compute(core.costs.first_value_core_s, self._serialise, width=1.0)
+
+    def _serialise(self, lead_ns: int = 0) -> None:
+        """The thread makes the reply of what was returned."""
+        core, returns = self.core, self.returns
         costs, inline_bytes = core.costs, core.config.max_direct_call_object_size
         executor = core.executor
         work_ns = executor.execute_ns + costs.stored_arg_ns * self.stored_args
@@ -148,7 +163,7 @@ class Running:
 
     def yield_item(self, item: Payload, then: Callable[[], object], *, lead_ns: int = 0) -> None:
         """Of a streaming generator: hand over one item; ``then`` when it may go on."""
-        self.core.item_reports.report(self, item, then, lead_ns)
+        self.core.item_reports.report(self, item, then, lead_ns + self.core.first_value_ns())
 
 
 class Group:

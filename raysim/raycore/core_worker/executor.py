@@ -76,8 +76,8 @@ class Executor:
         self.leaving = ""
         """Not empty: the process ends after the calls it has."""
         self.stopped = False
-        """The actor has called ``exit_actor``: what has not begun never will, and its callers hear
-        of it when the process ends; what runs runs to its end (``TaskReceiver::Stop``)."""
+        """The actor is killed or has called ``exit_actor``: what has not begun never will, and
+        its callers hear of it when the process ends; what runs goes on (``TaskReceiver::Stop``)."""
 
     # In
 
@@ -319,8 +319,8 @@ class Executor:
             if wrap is not None and not running.cancelled:
                 running.error = wrap(running, running.error)
             running.finish()
-        elif core.fresh and (spec.args or spec.kind != "ACTOR_CREATION_TASK"):
-            running.begin_first()  # a constructor without arguments reads and writes no value
+        elif core.fresh and spec.args:
+            running.begin_first()
         else:
             function.body(running)
 
@@ -413,14 +413,15 @@ class Executor:
     def on_kill_actor(self, m: KillActor, reply: Reply) -> None:
         """End; unless forced, after the calls that are here."""
         reply()
-        if m.force_kill or not (self.running or self.waiting):
-            self.core.exit(m.reason or "killed", intended=True)
+        core, reason = self.core, m.reason or "killed"
+        if m.force_kill:
+            self.stopped = True  # what comes meanwhile is lost with the process
+            work_ns = self.thread_takes(core.now_ns, core.costs.force_exit_ns)
+            core.after(work_ns, partial(core.exit, intended=True), reason)
+        elif self.running or self.waiting:
+            self.leaving = reason
         else:
-            self.leave_when_idle(m.reason or "killed")
-
-    def leave_when_idle(self, reason: str) -> None:
-        """End after the calls that are here."""
-        self.leaving = reason
+            core.exit(reason, intended=True)
 
     def cancel(self, task_id: TaskID) -> bool:
         """Whether the task was found: dropped if it had not begun, else interrupted.

@@ -3,8 +3,6 @@
 Real counterpart: ``src/ray/core_worker/object_recovery_manager.cc``. Only the owner recovers.
 Arguments of the task that are lost too are recovered first, by the same rule. What was put has no
 task to run again. Running again uses up one of the task's retries.
-
-Not modelled: the up to one second until the core worker's heartbeat looks at what a dead node held.
 """
 
 from __future__ import annotations

@@ -153,6 +153,7 @@ class CoreWorker(Component):
             fn(cause.reason)
 
     def _registered(self, answer: Any) -> None:
+        self.started_ns = self.sim.now_ns  # its timers begin when its raylet has answered
         if isinstance(answer, Failure):
             self.exit("its raylet is gone", intended=False)
         elif self.kind == "DRIVER":

@@ -357,7 +357,7 @@ class LocalObjectManager:
             for file in files:
                 del self._deletes[file]
             spill, restore = self.spill_workers, self.restore_workers
-            pool = restore if len(restore.idle) > len(spill.idle) else spill
+            pool = spill if len(spill.idle) > len(restore.idle) else restore  # as Ray where equal
             pool.pop(partial(self._delete, files, pool))
 
     def _delete(self, files: tuple[str, ...], pool: IOWorkers, worker: str) -> None:

@@ -100,6 +100,8 @@ class RankMemory:
     """``torch.cuda.max_memory_allocated``: tensors, rounded up to blocks."""
     reserved_bytes: int
     """``torch.cuda.max_memory_reserved``."""
+    kept_bytes: int
+    """Of tensors, what is left when its steps are over: ``torch.cuda.memory_allocated`` then."""
     outside_bytes: int
     """Context, loaded kernels and NCCL."""
     by_category: dict[str, int]
@@ -207,7 +209,6 @@ def rank_memory(
     by_category = {
         **fullest.by_category, "context": outside, "slack": reserved - fullest.total_bytes,
     }  # fmt: skip
-    last = len(program.ops) - 1
     label, position = "cuBLAS workspaces", 0
     if fullest.index >= 0:
         label, position = program.memory[fullest.index].label, program.memory_at[fullest.index]
@@ -218,10 +219,11 @@ def rank_memory(
         requested_bytes=fullest.total_bytes,
         allocated_bytes=allocated,
         reserved_bytes=reserved,
+        kept_bytes=sum(handles) + sum(event.delta_bytes for event in program.memory),
         outside_bytes=outside,
         by_category=dict(sorted(by_category.items(), key=lambda item: -item[1])),
         at_ns=_reached_ns(program, timeline, fullest.index),
-        when=_describe(program, min(position, last), label),
+        when=_describe(program, min(position, len(program.ops) - 1), label),
         allocating=label,
         reserved_when=_reserved_when(replayed, trace, played),
         largest=_largest(program, fullest.index) if explain else (),

@@ -381,6 +381,27 @@ def test_tables_are_described_by_their_call_or_by_what_it_names(at: str) -> None
     assert played(main, files=(there,)) == (300, (2,))
 
 
+def test_files_of_a_source_of_ones_own_are_described_likewise() -> None:
+    source = Source(rows=300, row_bytes=8.0)
+    there = StoredFiles(at="s3://own/", source=source, columns=(("x", "float32", (2,)),))
+
+    def main() -> Any:
+        import ray
+        from ray.data.datasource import FileBasedDatasource
+
+        class Own(FileBasedDatasource):
+            def _read_stream(self, f: Any, path: str) -> Any:
+                raise AssertionError("its bytes are not here")
+
+        ray.init()
+        ds = ray.data.read_datasource(Own("s3://own/files", file_extensions=["own"]))
+        return ds.count(), ds.take(1)[0]["x"].shape
+
+    assert played(main, files=(there,)) == (300, (2,))
+    with pytest.raises(NotEmulatedError, match=r"files=\[\{at: \"s3://own/files\", rows: "):
+        played(main)
+
+
 def test_expressions_are_one_operator_each_and_classes_among_them_have_actors() -> None:
     def main() -> Any:
         import ray

@@ -66,6 +66,49 @@ def test_a_drivers_first_value_takes_longer() -> None:
     assert put < 0.01
 
 
+def test_a_drivers_first_call_takes_as_long_without_arguments() -> None:
+    def main():
+        import ray
+
+        ray.init()
+
+        @ray.remote
+        def nothing():
+            pass
+
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            nothing.remote()
+            taken.append(time.perf_counter() - began)
+        return taken[0] - taken[1]
+
+    costs = {"first_value_core_s": 0.1, "export_function_ns": 0}
+    assert run(main, on_demand(costs=costs)) == pytest.approx(0.1, abs=1e-3)
+
+
+def test_retries_are_made_once_a_second_since_the_driver_was_answered() -> None:
+    def main():
+        import os
+
+        import ray
+
+        ray.init(num_cpus=2)
+        began = time.perf_counter()
+
+        @ray.remote(max_retries=1)
+        def leaves():
+            if time.perf_counter() < began + 0.5:
+                os._exit(1)
+            return time.perf_counter() - began
+
+        return ray.get(leaves.remote())
+
+    # the driver is answered when its workers are up; its process began 0.7 s before
+    costs = {"worker_start_core_s": 0.7, "worker_start_sigma": 0.0}
+    assert run(main, on_demand(costs=costs)) == pytest.approx(1.0, abs=0.05)
+
+
 def test_tasks_that_nap_overlap() -> None:
     def main():
         import ray

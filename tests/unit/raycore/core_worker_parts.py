@@ -30,7 +30,7 @@ NO_TIME = RayCosts(
     submit_task_ns=0, submit_actor_task_ns=0, get_ns=0, put_ns=0, wait_ns=0, per_ref_wait_ns=0,
     io_submit_ns=0, io_lease_reply_ns=0, io_reply_ns=0, io_message_ns=0, execute_ns=0,
     execute_task_ns=0, execute_async_ns=0, per_return_ns=0, export_function_ns=0,
-    import_function_ns=0, submit_args_ns=0, per_arg_ns=0, execute_args_ns=0,
+    import_function_ns=0, submit_args_ns=0, per_arg_ns=0, execute_args_ns=0, force_exit_ns=0,
 )  # fmt: skip
 """Only what a test says takes time."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +11,16 @@ from raysim.raycore import protocol as p
 from raysim.raycore import scripts as b
 from raysim.raycore.ids import actor_handle
 from raysim.raycore.tasks import ActorOptions, Payload, Ref, TaskError
-from tests.unit.raycore.core_worker_parts import MS, US, House, S, actor, method, options
+from tests.unit.raycore.core_worker_parts import (
+    MS,
+    NO_TIME,
+    US,
+    House,
+    S,
+    actor,
+    method,
+    options,
+)
 
 
 def die(running):
@@ -223,6 +233,23 @@ def test_kill_without_restart_and_with():
 
         (value,) = house.play(main)
         assert getattr(value, "error_type", value.size_bytes) == outcome
+
+
+@pytest.mark.parametrize("since_ms", [0, 3, 6])
+def test_a_killed_process_looks_for_children_and_loses_what_comes_meanwhile(since_ms):
+    house = House(costs=replace(NO_TIME, force_exit_ns=5 * MS))
+
+    def main(process):
+        a = yield b.create_actor(actor(max_task_retries=0))
+        yield b.get((yield b.call_actor(a, method(b.no_op))))
+        kill = p.KillActor(a, force_kill=True, no_restart=True)
+        house.gcs.send(house.gcs.rows[a].address.address, kill)
+        yield b.sleep(since_ms * MS)
+        asked = process.sim.now_ns
+        (error,) = yield b.get((yield b.call_actor(a, method(b.no_op))))
+        return error.error_type, (process.sim.now_ns - asked) // MS
+
+    assert house.play(main) == ("ACTOR_DIED", max(0, 5 - since_ms))
 
 
 def test_max_pending_calls_refuses_the_next():

@@ -143,17 +143,35 @@ def test_a_constructor_without_arguments_reads_no_value(n):
     assert house.play(main) == (51 * MS if n else 100 * MS)
 
 
-def test_it_can_be_cancelled_until_then():
+@pytest.mark.parametrize("n", [0, 1])
+def test_without_arguments_the_first_value_is_what_it_returns(n):
+    house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
+    began = []
+
+    def body(running):
+        began.append(house.sim.now_ns)
+        running.sleep(MS, running.finish)
+
+    def main(process):
+        yield b.get((yield b.submit(options(body), *[Payload(8)] * n)))
+        return process.sim.now_ns
+
+    assert house.play(main) == 101 * MS
+    assert began == [100 * MS if n else 0]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_it_can_be_cancelled_before_its_process_has_had_a_value(n):
     house = House(workers=1, costs=replace(NO_TIME, first_value_core_s=0.1))
 
     def main(process):
-        refs = yield b.submit(options(b.Sleep(S)))
+        refs = yield b.submit(options(b.Sleep(S)), *[Payload(8)] * n)
         yield b.sleep(10 * MS)
         yield b.cancel(refs[0])
         (error,) = yield b.get(refs)
         return error.error_type, process.sim.now_ns
 
-    assert house.play(main) == ("TASK_CANCELLED", 100 * MS)
+    assert house.play(main) == ("TASK_CANCELLED", 100 * MS if n else 110 * MS)
 
 
 def test_computations_share_the_nodes_cores():

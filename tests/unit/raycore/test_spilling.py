@@ -319,6 +319,18 @@ def test_an_owners_death_deletes_its_files():
     assert case.managers[0]._owned == {}
 
 
+@pytest.mark.parametrize(("again", "started"), [(0, 1), (7, 2)])
+def test_files_are_deleted_by_restore_workers_unless_more_spill_workers_idle(again, started):
+    case = ObjectCase()
+    put_all(case, 8, 100 * MB)
+    case.sim.run(until=3900 * MS)
+    case.gcs.send(object_manager(0), FreeObjects(tuple(range(1, 9))))
+    put_all(case, 1 + again, 100 * MB, first=11)  # eight are being written when files are deleted
+    case.sim.run()
+    assert [kind for _, kind in case.started] == ["SPILL_WORKER", "RESTORE_WORKER"][:started]
+    assert case.managers[0].spills.file_bytes == (800 * MB + 8 * 24 if again else 0)
+
+
 def test_cold_io_workers_delay_the_first_spill():
     case = ObjectCase(start_ns=700 * MS)
     put_all(case, 8, 100 * MB)

@@ -103,7 +103,7 @@ def test_a_runner_lost_with_its_node_is_started_elsewhere(algorithm: str) -> Non
     # and each ping of the lost one blocks the driver for the second in which Ray asks why.
     usual_s = result.iterations[5].took_s
     slow = [i for i in result.iterations[1:] if i.env_steps_sampled / i.took_s < 270 / usual_s]
-    assert 11 < sum(i.took_s for i in slow) < 18
+    assert 10 < sum(i.took_s for i in slow) < 18  # whole iterations, of a second each
     ahead_s = sum(i.took_s for i in result.iterations if i.began_ns < slow[0].began_ns)
     assert ahead_s == pytest.approx(20 - result.ready_ns / 1e9, abs=1.9)
 

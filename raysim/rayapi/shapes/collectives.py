@@ -1,0 +1,237 @@
+"""``torch.distributed``'s collectives as a training worker's script calls them.
+
+Real counterpart: ``torch/distributed/distributed_c10d.py`` over NCCL. Ranks wait for the last one,
+then the collective takes what NCCL takes between their GPUs. Values are those that every rank
+knows; of all else tensors stay as they are.
+
+Not modelled: overlap (what is asynchronous is over when the call returns), what a model calls in
+its forward (no time), messages between two ranks (refused by name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from raysim.perf.collectives import GroupShape, Operation, collective
+from raysim.rayapi.shapes import links, mesh
+from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.unsupported import NotEmulatedError
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.steps import Steps
+
+_REFUSED = (
+    "gather_object", "irecv", "isend", "recv", "scatter_object_list", "send", "batch_isend_irecv",
+)  # fmt: skip
+_REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
+    dist.ReduceOp.MIN: lambda t: t.amin(0),
+}  # fmt: skip
+_DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
+"""What ``async_op=True`` returns."""
+_INSTEAD = "all_reduce, all_gather, reduce_scatter, all_to_all, reduce, broadcast, barrier"
+
+
+def install(r: Replaced) -> None:
+    """Those on tensors, and those on objects."""
+    r.call(dist, "all_gather_object", _all_gather_object, worker_here)
+    r.call(dist, "broadcast_object_list", _broadcast_object_list, worker_here)
+    r.call(dist, "get_process_group_ranks", _ranks, worker_here)
+    for name, (operation, ours) in _COLLECTIVES.items():
+        r.call(dist, name, _called(name, operation, ours))
+    for name in _REFUSED:
+        r.call(dist, name, refuse(f"torch.distributed.{name}", _INSTEAD), worker_here)
+
+
+def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Callable[..., Any]:
+    """One whose ranks have met when it returns, also where the script would wait later."""
+
+    def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        link = links.found_in(args, kwargs)
+        if link is not None:
+            steps.synchronize()
+            link.collective(name, links.tensor_in(args, kwargs))
+        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+            size_bytes = ours(steps, *args, **kwargs)
+            if not steps.inside:
+                _takes(steps, operation, size_bytes, _group_of(args, kwargs))
+        return _DONE if async_op else None
+
+    return call
+
+
+def _group_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """By its name, or wherever it stands."""
+    given = (a for a in args if isinstance(a, dist.ProcessGroup))
+    return kwargs.get("group") or next(given, None)
+
+
+def _takes(steps: Steps, operation: Operation, size_bytes: float, group: Any) -> None:
+    """What NCCL takes between these GPUs, of the full buffer."""
+    ranks = mesh.ranks_of(group)
+    shape = _shape(steps, ranks)
+    if shape.ranks > 1:
+        seconds = collective(operation, size_bytes, shape).seconds
+        steps.worker.sleep_ns(round(seconds * 1e9))
+
+
+def _shape(steps: Steps, ranks: tuple[int, ...]) -> GroupShape:
+    """Of the GPUs of these ranks, or of all; they tell each other once."""
+    worker = steps.worker
+    context = worker.expect_group().context
+    known = worker.globals.setdefault(_shape, {})
+    key = id(context.gang), ranks
+    if key not in known:
+        places = worker.exchange((context.process.me.node_id, context.local_rank), ranks)
+        topology = context.gang.env.topology
+        islands = topology.islands(places)
+        known[key] = GroupShape.on(
+            topology.specs[places[0][0]], ranks=len(places), islands=len(islands),
+            per_island=max(map(len, islands)),
+            near=min(len(topology.nics_near(island)) for island in islands),
+            latency_s=topology.inter_node_latency_s(places),
+        )  # fmt: skip
+    found: GroupShape = known[key]
+    return found
+
+
+# ---- what each does; the full buffer's bytes -----------------------------------------------------
+
+
+def _meeting(steps: Steps, *_a: Any, group: Any = None, **_k: Any) -> None:
+    steps.worker.expect_group().meet(mesh.ranks_of(group))
+
+
+def _all_reduce(
+    steps: Steps, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, *_a: Any
+) -> float:  # fmt: skip
+    """Of what every rank counts, the values; of all else, only the waiting."""
+    values = _known_by_all(steps, tensor, group)
+    reduced = _REDUCED.get(op)
+    if values is not None and reduced is not None:
+        tensor.raysim_values = reduced(torch.stack(values))  # type: ignore[attr-defined]
+    return tensor.nbytes
+
+
+def _reduce(steps: Steps, tensor: torch.Tensor, *args: Any, group: Any = None, **_k: Any) -> float:
+    """On GPUs few know values: they stay."""
+    _meeting(steps, group=group or _group_of(args, {}))
+    return tensor.nbytes
+
+
+def _gather(
+    steps: Steps, tensor: torch.Tensor, _found: Any = None, *args: Any, group: Any = None,
+    **_others: Any,
+) -> float:  # fmt: skip
+    group = group or _group_of(args, {})
+    _meeting(steps, group=group)
+    return tensor.nbytes * _count(steps, group)
+
+
+def _scatter(steps: Steps, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
+    group = _group_of(args, kwargs)
+    _meeting(steps, group=group)
+    return tensor.nbytes * _count(steps, group)
+
+
+def _broadcast(
+    steps: Steps, tensor: Any, src: int | None = None, group: Any = None, *_a: Any,
+    group_src: int | None = None,
+) -> float:  # fmt: skip
+    within = mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(getattr(tensor, "raysim_values", None), within)
+    at = within.index(src) if within and src is not None else src
+    tensor.raysim_values = values[group_src or at or 0]
+    if tensor.raysim_values is None:
+        del tensor.raysim_values
+    return float(tensor.nbytes)
+
+
+def _all_gather(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> float:
+    for each, values in zip(found, _known_by_all(steps, tensor, group) or (), strict=False):
+        each.raysim_values = values
+    return tensor.nbytes * len(found)
+
+
+def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any = None) -> float:
+    values = _known_by_all(steps, tensor, group)
+    if values is not None:
+        found.raysim_values = torch.cat([v.reshape(-1) for v in values]).reshape(found.shape)
+    return float(found.nbytes)
+
+
+def _reduce_scatter(
+    steps: Steps, found: torch.Tensor, _given: Any, _op: Any = None, group: Any = None
+) -> float:
+    _meeting(steps, group=group)
+    return found.nbytes * _count(steps, group)
+
+
+def _all_to_all(
+    steps: Steps, found: Sequence[torch.Tensor], _given: Any, group: Any = None
+) -> float:
+    _meeting(steps, group=group)
+    return float(sum(t.nbytes for t in found))
+
+
+def _all_to_all_single(
+    steps: Steps, found: torch.Tensor, given: torch.Tensor, output_split_sizes: Any = None,
+    input_split_sizes: Any = None, group: Any = None,
+) -> float:  # fmt: skip
+    if output_split_sizes is not None or input_split_sizes is not None:
+        raise NotEmulatedError("torch.distributed.all_to_all_single(output_split_sizes=)", _INSTEAD)
+    values = _known_by_all(steps, given, group)
+    if values is not None:
+        ranks = mesh.ranks_of(group)
+        rank = steps.worker.context.rank
+        mine = ranks.index(rank) if ranks else rank
+        parts = [v.chunk(len(values))[mine] for v in values]
+        found.raysim_values = torch.cat(parts)  # type: ignore[attr-defined]
+    return found.nbytes
+
+
+def _count(steps: Steps, group: Any) -> int:
+    return len(_ranks(steps.worker, group))
+
+
+def _known_by_all(
+    steps: Steps, tensor: torch.Tensor, group: Any = None
+) -> list[torch.Tensor] | None:
+    """Values of every rank of the group, or None: somebody's are not known."""
+    own, within = getattr(tensor, "raysim_values", None), mesh.ranks_of(group)
+    values = steps.worker.expect_group().exchange(own, within)
+    return None if any(v is None for v in values) else values
+
+
+def _ranks(worker: Any, group: Any = None) -> list[int]:
+    return list(mesh.ranks_of(group) or range(worker.expect_group().context.world_size))
+
+
+def _all_gather_object(worker: Any, found: list[Any], obj: Any, group: Any = None) -> None:
+    found[:] = worker.expect_group().exchange(obj, mesh.ranks_of(group))
+
+
+def _broadcast_object_list(
+    worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
+) -> None:
+    objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
+
+
+_COLLECTIVES: dict[str, tuple[Operation, Callable[..., float]]] = {
+    "all_reduce": ("all_reduce", _all_reduce), "broadcast": ("broadcast", _broadcast),
+    "reduce": ("reduce", _reduce), "gather": ("all_gather", _gather),
+    "scatter": ("broadcast", _scatter), "all_gather": ("all_gather", _all_gather),
+    "all_gather_into_tensor": ("all_gather", _all_gather_into),
+    "reduce_scatter": ("reduce_scatter", _reduce_scatter),
+    "reduce_scatter_tensor": ("reduce_scatter", _reduce_scatter),
+    "all_to_all": ("all_to_all", _all_to_all),
+    "all_to_all_single": ("all_to_all", _all_to_all_single),
+}  # fmt: skip
+"""By torch's names: whose price each has (a gather that of one to all ranks), and what it does."""

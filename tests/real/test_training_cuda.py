@@ -1,0 +1,94 @@
+"""What scripts ask ``torch.cuda`` of, in the forms in which they ask."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+
+from tests.real.test_launched_scripts import launched  # noqa: E402
+from tests.real.test_launched_surroundings import TRAINS  # noqa: E402
+
+ASKED = (
+    "synchronize", "memory_allocated", "max_memory_allocated", "memory_reserved", "memory_stats",
+    "max_memory_reserved", "memory_summary", "reset_peak_memory_stats", "mem_get_info",
+    "get_device_name", "get_device_capability", "get_device_properties", "current_stream",
+    "default_stream", "get_rng_state", "set_device",
+)  # fmt: skip
+"""That have a parameter ``device`` in torch."""
+
+STATS = """
+stats = torch.cuda.memory_stats(device=torch.device("cuda:0"))
+for kind in ("allocated", "reserved", "active"):
+    assert stats[f"{kind}_bytes.all.current"] <= stats[f"{kind}_bytes.all.peak"]
+assert stats["allocated_bytes.all.peak"] == torch.cuda.max_memory_allocated()
+assert stats["reserved_bytes.all.peak"] == torch.cuda.max_memory_reserved() > 0
+print(stats["num_alloc_retries"], stats["inactive_split_bytes.large_pool.current"])
+"""
+
+
+def test_a_device_may_be_named(tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(
+        TRAINS.format(wrapped="net")
+        + "".join(f"torch.cuda.{name}(device=torch.device('cuda', 0))\n" for name in ASKED)
+        + "print('all asked')\n"
+    )
+    printed, _ = launched("python", str(script))
+    assert printed[-1] == "all asked"
+
+
+def test_memory_stats_has_torchs_names(tmp_path: Path) -> None:
+    script = tmp_path / "stats.py"
+    before = "import torch\nassert torch.cuda.memory_stats()['allocated_bytes.all.current'] >= 0\n"
+    script.write_text(before + TRAINS.format(wrapped="net") + STATS)
+    printed, _ = launched("python", str(script))
+    assert printed[-1] == "0 0"
+
+
+def test_weights_made_empty_on_the_cpu_take_no_memory_of_this_machine(tmp_path: Path) -> None:
+    script = tmp_path / "empty.py"
+    script.write_text(
+        "import torch\n"
+        "with torch.device('meta'):\n"
+        "    net = torch.nn.Linear(16384, 16384, dtype=torch.bfloat16)\n"
+        "net.to_empty(device='cpu')\n"
+        "net.reset_parameters()\n"
+        "torch.empty_like(net.weight.data, device='cpu', pin_memory=True).copy_(net.weight.data)\n"
+        "print(net.weight.shape)\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    printed, _ = launched("python", str(script))
+    assert printed == ["torch.Size([16384, 16384])"]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown * 1024 < 2 * 16384**2 / 2
+
+
+HELD = """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).cuda()
+made = torch.cuda.memory_allocated()
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(3):
+    net(torch.randn(4096, 2048, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.cuda.synchronize()
+print(made, torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+"""
+
+
+def test_between_steps_weights_and_moments_are_held(tmp_path: Path) -> None:
+    """Gradients and activations are gone then; cuBLAS keeps a workspace for each thread."""
+    script = tmp_path / "held.py"
+    script.write_text(HELD)
+    printed, _ = launched("python", str(script))
+    made, held, most = map(int, printed[-1].split())
+    weights = 4 * 4 * 2048**2
+    assert made == weights
+    assert held == pytest.approx(3 * weights + 2 * 32 * 2**20, rel=0.01)
+    assert most > held + weights  # gradients, at least
