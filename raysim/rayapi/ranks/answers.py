@@ -89,20 +89,19 @@ class Answers:
 
     def own_operators(self) -> None:
         """Those that the script has called since the last time."""
-        operators, kernels, moved_bytes, on_cpu = self._worker.torch_steps.own.taken()
-        costs, spec = (
-            self._costs,
-            self._worker.run.session.env.nodes[self._worker.places[0][0]].spec,
-        )
-        work_s = seconds(on_cpu, costs, spec.cpu)
+        worker = self._worker
+        own = worker.torch_steps.own.taken()
+        costs = self._costs
+        cpu = worker.run.session.env.nodes[worker.places[0][0]].spec.cpu
+        work_s = seconds(own.on_cpu, costs, cpu)
         self._tally.cpu_ns += to_ns(work_s) if self._began_ns >= 0 else 0
         if to_ns(work_s) > SMALL_NS:  # without Python's lock, on cores that others want too
             use_cores(this_fiber(), work_s, 1.0)
         elif work_s:
             this_fiber().pay(to_ns(work_s))
-        if operators:
-            host_ns = to_ns(costs.host.forward_s(operators, kernels))
-            gpu_ns = to_ns(costs.memory_s(moved_bytes, kernels=kernels)) if kernels else 0
+        if own.operators:
+            host_ns = to_ns(costs.host.forward_s(round(own.operators), round(own.kernels)))
+            gpu_ns = to_ns(own.gpu_seconds(costs))
             self._issue(host_ns, gpu_ns, max(host_ns, gpu_ns))
 
     def copy_s(self, size_bytes: float, kind: Literal["h2d", "d2h"], *, pinned: bool) -> float:

@@ -14,8 +14,9 @@ its forward); what libraries' loops compute in Python (``perf.host.LOOPS`` has w
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,17 +24,47 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysim.perf.host import LOOPS
 from raysim.perf.host_loops import NO_WORK, CpuOperator, Work
+from raysim.perf.kernels import Dtype
 from raysim.rayapi.shapes.cpu_work import counting_in
 from raysim.rayapi.shapes.prediction import Forward
 from raysim.tracing import composite, operators
-from raysim.training.compiler.feed import Feed, Own
+from raysim.training.compiler.feed import Feed, Own, Product
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
-Count = tuple[int, int, int, Work]
-"""Operators, kernels and bytes of the GPU; the host's own."""
-_NOTHING: Count = (0, 0, 0, NO_WORK)
+_DTYPES: Mapping[torch.dtype, Dtype] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Of products; others are taken for fp32's."""
+
+
+@dataclass(slots=True)
+class Count:
+    """What has been called."""
+
+    operators: int = 0
+    kernels: int = 0
+    moved_bytes: int = 0
+    """By the GPU."""
+    products: Counter[Product] = field(default_factory=Counter)
+    on_cpu: Work = NO_WORK
+    """The host's own."""
+
+    def add(self, more: Count) -> None:
+        """Called after it."""
+        self.operators += more.operators
+        self.kernels += more.kernels
+        self.moved_bytes += more.moved_bytes
+        if more.products:
+            self.products += more.products
+        self.on_cpu = self.on_cpu + more.on_cpu
+
+    def own(self, share: float = 1.0) -> Own:
+        """For each of so many parts alike."""
+        return Own(
+            operators=self.operators * share, kernels=self.kernels * share,
+            moved_bytes=self.moved_bytes * share, on_cpu=self.on_cpu * share,
+            products=tuple((p, n * share) for p, n in sorted(self.products.items())),
+        )  # fmt: skip
 
 
 class OwnWork:
@@ -42,7 +73,7 @@ class OwnWork:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._known: dict[Any, Count] = {}
-        self._count = _NOTHING
+        self._count = Count()
         self._copied_bytes = self._pageable_bytes = 0
         self._waits = 0
         self._forwards: list[Forward] = []
@@ -59,10 +90,10 @@ class OwnWork:
         begun = (self._passed and not self.paused) or steps.worker.answers
         return begun and not busy and not steps.optimizers.updating
 
-    def taken(self) -> Count:
+    def taken(self) -> Own:
         """What has come since the last time, of a process that trains nothing."""
-        found, self._count = self._count, _NOTHING
-        return found
+        found, self._count = self._count, Count()
+        return found.own()
 
     def call(self, key: Any, run: Callable[[], Any], *, on_cpu: bool = False) -> Any:
         """Run a function of torch; ``key`` None: what it does depends on values."""
@@ -74,15 +105,14 @@ class OwnWork:
             out, found = self._on_cpu(run) if on_cpu else _on_gpu(run)
             if key is not None:
                 self._known[key] = found
-        a, b = self._count, found
-        self._count = a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
+        self._count.add(found)
         return out
 
     def _on_cpu(self, run: Callable[[], Any]) -> tuple[Any, Count]:
         steps = self._steps
         with counting_in(steps.mode, steps.host_threads) as counting:
             out = run()
-        return out, (0, 0, 0, counting.with_memory)
+        return out, Count(on_cpu=counting.with_memory)
 
     def copied(self, tensor: torch.Tensor) -> None:
         """It goes to the GPU, unless it has been there."""
@@ -100,7 +130,7 @@ class OwnWork:
         """The script copies it to memory of the CPU that the GPU can read."""
         if self.counts and not hasattr(tensor, "raysim_pinned"):
             more = CpuOperator(name="_pin_memory", moved_bytes=2 * tensor.nbytes).work
-            self._count = (*self._count[:3], self._count[3] + more)
+            self._count.add(Count(on_cpu=more))
         tensor.raysim_pinned = True  # type: ignore[attr-defined]
         return tensor
 
@@ -127,11 +157,9 @@ class OwnWork:
         """What each micro-batch of the step under way costs; ``loaded``: by a loader's account."""
         if not self._passed:
             return loaded or Feed(copy_bytes=input_bytes)
-        operators, kernels, moved, on_cpu = self._count
-        own = Own(
-            operators=operators / micro_batches, kernels=kernels / micro_batches,
-            moved_bytes=moved / micro_batches, waits=self._waits >= micro_batches, loop=_loop(),
-            beside=self._beside(micro_batches), on_cpu=on_cpu * (1 / micro_batches),
+        own = replace(
+            self._count.own(1 / micro_batches), waits=self._waits >= micro_batches, loop=_loop(),
+            beside=self._beside(micro_batches),
         )  # fmt: skip
         feed = loaded or Feed(
             copy_bytes=self._copied_bytes / micro_batches,
@@ -141,7 +169,7 @@ class OwnWork:
 
     def step_taken(self) -> None:
         """What comes now belongs to the next."""
-        self._count, self._waits, self._passed = _NOTHING, 0, True
+        self._count, self._waits, self._passed = Count(), 0, True
         self._copied_bytes = self._pageable_bytes = 0
         self._forwards = []
 
@@ -150,7 +178,7 @@ def _on_gpu(run: Callable[[], Any]) -> tuple[Any, Count]:
     counting = _Counting()
     with counting:
         out = run()
-    return out, (counting.operators, counting.kernels, counting.moved_bytes, NO_WORK)
+    return out, counting.count
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -158,7 +186,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = self.kernels = self.moved_bytes = 0
+        self.count = Count()
 
     def __torch_dispatch__(
         self,
@@ -179,12 +207,18 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if not any(t.is_meta for t in operators.tensors((given, part.out))):
             return
-        self.operators += 1
-        name = operators.aten_name(part.func)
-        if not operators.launches_nothing(part.func, name):
-            self.kernels += operators.kernels(name, part.args, part.out)
+        count, name = self.count, operators.aten_name(part.func)
+        count.operators += 1
+        if operators.launches_nothing(part.func, name):
+            return
+        count.kernels += operators.kernels(name, part.args, part.out)
+        shape = operators.product_shape(name, part.args, part.out, batch=1, counts=_on_meta)
+        if shape is None:
             moved = operators.moved(name, given, part.out, width=1, counts=_on_meta)
-            self.moved_bytes += round(moved)
+            count.moved_bytes += round(moved)
+        else:
+            dtype = _DTYPES.get(next(operators.tensors(part.out)).dtype, "fp32")
+            count.products[Product(dtype, shape.rows, shape.n, shape.k, shape.groups)] += 1
 
 
 def _on_meta(tensor: torch.Tensor) -> bool:

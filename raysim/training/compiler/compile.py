@@ -225,7 +225,7 @@ class RankCompiler:
         if own.loop:
             b.hook(costs.on_host_s(LOOPS[own.loop]))
         if own.operators:
-            seconds = costs.memory_s(own.moved_bytes, kernels=round(own.kernels))
+            seconds = own.gpu_seconds(costs)
             host_s = costs.host.forward_s(round(own.operators), round(own.kernels))
             b.compute("script's own operators", "script", seconds, host_s=host_s)
         for issued_s, seconds in own.beside:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raysim.hardware.specs import CpuSpec
 from raysim.perf.compute import ComputeModel
 from raysim.perf.host import REFERENCE_SINGLE_THREAD
 from raysim.perf.host_loops import NO_WORK, Work
+from raysim.perf.kernels import Dtype
+
+
+class Product(NamedTuple):
+    """A matrix product of a script's own: ``groups`` of ``[rows / groups, k] x [k, n]``."""
+
+    dtype: Dtype
+    rows: float
+    n: int
+    k: int
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +29,9 @@ class Own:
     operators: float = 0.0
     kernels: float = 0.0
     moved_bytes: float = 0.0
-    """Its own operators on the GPU."""
+    """Its own operators on the GPU; what products move is not in it."""
+    products: tuple[tuple[Product, float], ...] = ()
+    """Among them, and how many of each."""
     waits: bool = False
     """It asks for a value, and so waits for all that was queued."""
     beside: tuple[tuple[float, float], ...] = ()
@@ -26,6 +40,17 @@ class Own:
     """A library's loop (``perf.host.LOOPS``)."""
     on_cpu: Work = NO_WORK
     """Its own operators on tensors of the CPU, by the thread that trains."""
+
+    def gpu_seconds(self, costs: ComputeModel) -> float:
+        """Of its own operators' kernels."""
+        passes = self.kernels - sum(count for _, count in self.products)
+        products_s = sum(
+            count * costs.gemm_s(p.rows, p.n, p.k, p.dtype, p.groups) for p, count in self.products
+        )
+        moves = self.moved_bytes or passes > 0
+        return products_s + (
+            costs.memory_s(self.moved_bytes, kernels=round(passes)) if moves else 0.0
+        )
 
 
 NOTHING_OWN = Own()
