@@ -164,13 +164,14 @@ class FunctionBody(Body):
 
     def call(
         self,
-        fiber: Fiber,  # noqa: ARG002  (of all bodies)
+        fiber: Fiber,
         state: ProcessState,
-        running: RunningTask,  # noqa: ARG002  (of all bodies)
+        running: RunningTask,
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
         """Unpickled once per process, as Ray's function table has it."""
+        computes_on(fiber, running.resource_ids, self.name)
         function = state.functions.get(self)
         if function is None:
             function = state.functions[self] = load_code(self.code)
@@ -200,10 +201,7 @@ class CreationBody(Body):
         state.actor = ActorHere(
             self.info, spec.options, spec.actor_id, spec.attempt > 0, running.resource_ids
         )
-        if replaced():
-            from raysim.rayapi.ranks.by_hand import begin_actor  # it needs torch
-
-            begin_actor(fiber, gpu_indices(running.resource_ids))
+        computes_on(fiber, running.resource_ids, self.info.name)
         cls = load_code(self.code)
         instance = cls.__new__(cls)
         running.keep(instance)
@@ -266,11 +264,22 @@ def _method_of(instance: Any, name: str) -> Any:
     return getattr(instance, name)
 
 
+def computes_on(fiber: Fiber, held: Allocation, name: str, *, only_answers: bool = False) -> None:
+    """In a fiber of a process that holds these: its torch has the GPUs among them."""
+    if replaced():
+        from raysim.rayapi.ranks.by_hand import begin_on  # it needs torch
+
+        begin_on(fiber, gpu_indices(held), name, only_answers=only_answers)
+
+
 def _show_gpus(state: ProcessState, running: RunningTask) -> None:
     """``CUDA_VISIBLE_DEVICES``: of the task, or for good of the actor."""
-    if running.spec.kind == "ACTOR_TASK":
-        return
-    ids = gpu_indices(running.resource_ids)
+    if running.spec.kind != "ACTOR_TASK":
+        show_gpus(state, gpu_indices(running.resource_ids))
+
+
+def show_gpus(state: ProcessState, ids: Sequence[int]) -> None:
+    """Of the process, from here on."""
     if ids:
         state.set_env("CUDA_VISIBLE_DEVICES", ",".join(map(str, ids)))
         state.shows_gpus = True

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raysim.rayapi.calls import this_core, this_fiber
-from raysim.rayapi.execution import ProcessExit
+from raysim.rayapi.execution import ProcessExit, computes_on, gpu_indices, show_gpus
 from raysim.rayapi.failures import task_error
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.process_state import ProcessState
@@ -38,6 +38,14 @@ def state_of(session: Session, process: CoreProcess) -> ProcessState:
     options = SimpleNamespace(runtime_env=None)
     spec: Any = SimpleNamespace(job_id=process.job_id, options=options)
     return session.process_of(process, spec)
+
+
+def on_gpus(name: str, *, only_answers: bool = True) -> None:
+    """In a fiber of a library's worker: the program's code has the GPUs that Ray has given it."""
+    fiber = this_fiber()
+    held = this_core(fiber).resource_ids
+    show_gpus(fiber.process, gpu_indices(held))
+    computes_on(fiber, held, name, only_answers=only_answers)
 
 
 def fiber_of(

@@ -38,10 +38,11 @@ def _in_worker() -> RunningTask | None:
 
 def gpu_ids(resource: str = "GPU") -> list[int]:
     """Which instances the running task holds."""
-    running = this_fiber().task
+    fiber = this_fiber()
+    running = fiber.task
     if running is None:
-        return []
-    return gpu_indices(held_by(this_fiber().process, running), resource)
+        return gpu_indices(this_core(fiber).resource_ids, resource)
+    return gpu_indices(held_by(fiber.process, running), resource)
 
 
 def held_by(state: ProcessState, running: RunningTask) -> Allocation:
@@ -174,11 +175,14 @@ class RuntimeContext:
     def get_assigned_resources(self) -> dict[str, float]:
         """What the running task or actor holds."""
         running = _in_worker()
-        assert running is not None, (
+        held = this_core(this_fiber()).resource_ids  # of a library's worker
+        assert running is not None or held, (
             "This method is only available when the process is a                 worker. "
             "Current mode: 0"
         )
-        return assigned_resources(held_by(this_fiber().process, running))
+        if running is not None:
+            held = held_by(this_fiber().process, running)
+        return assigned_resources(held)
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
         """By kind of accelerator."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from raysim.raycore.ids import ActorID, JobID, NodeID, ObjectID, PlacementGroupID, WorkerAddress
-from raysim.raycore.resources import ResourceSet
+from raysim.raycore.resources import Allocation, ResourceSet
 from raysim.raycore.tasks import (
     Arg,
     LabelMatch,
@@ -81,6 +81,8 @@ class CoreProcess(Protocol):
     job_id: JobID
     imported: set[str]
     """Which of Ray's libraries its code has loaded."""
+    resource_ids: Allocation
+    """Of a library's worker: which instances (GPUs) its actor or its task holds."""
     costs: RayCosts
     config: RayConfig
     env: Surroundings

@@ -161,6 +161,7 @@ def _creation_of(cls: type, pickled_bytes: int) -> RemoteFunction:
 
     def create(running: RunningTask) -> Script:
         args, _ = _unpacked(running)
+        running.worker.resource_ids = running.resource_ids
         instance: Any = object.__new__(cls)
         running.keep(instance)
         instance.__init__(running.worker, *args)

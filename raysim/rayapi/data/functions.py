@@ -29,7 +29,7 @@ from raysim.rayapi.data.columns import (
     to_rows,
 )
 from raysim.rayapi.exceptions import UserCodeException
-from raysim.rayapi.library_code import in_fiber, state_of
+from raysim.rayapi.library_code import in_fiber, on_gpus, state_of
 from raysim.rayapi.process_state import ProcessState
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
@@ -84,6 +84,7 @@ class Call:
         return Ask(begin)
 
     def _construct(self, state: ProcessState) -> None:
+        on_gpus(self.name)
         self._function(state)
         fiber = this_fiber()
         begin_call(fiber)
@@ -105,6 +106,7 @@ class Call:
         return function
 
     def _work(self, state: ProcessState, parts: list[Part]) -> Outputs:
+        on_gpus(self.name)
         try:
             return self._output(self._function(state), parts)
         except Exception as error:

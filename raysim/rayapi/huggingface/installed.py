@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import this_fiber
-from raysim.rayapi.huggingface import accelerate, diffusers, files, pretrained
+from raysim.rayapi.huggingface import accelerate, diffusers, files, generation, pretrained
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
@@ -47,6 +47,7 @@ def _this_process(r: Replaced, module: ModuleType) -> None:
 _CHANGES = {
     "transformers.configuration_utils": configs.install,
     "transformers.modeling_utils": pretrained.install,
+    "transformers.generation.stopping_criteria": generation.install,
     "transformers.models.auto.tokenization_auto": tokens.install_auto,
     "transformers.tokenization_utils_base": tokens.install,
     "transformers.utils.hub": configs.install_hub,

@@ -5,8 +5,9 @@ itself, as RLHF frameworks do. Its torch works on shapes (``rayapi.shapes``) lik
 worker's; alone it is a group of one, and whoever joins a process group becomes a rank of the group
 that meets at the same address.
 
-Not modelled: tasks with GPUs (their torch is this machine's), ranks that leave a group while the
-others go on.
+Tasks with GPUs, stages of Ray Data, replicas of Serve and trials of Tune begin in the same way.
+
+Not modelled: ranks that leave a group while the others go on.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
+from raysim.rayapi.ranks.answers import Answers
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
 from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
+from raysim.rayapi.shapes.world import ThreadState
 from raysim.rayapi.shapes.world import begin as begin_on_shapes
 from raysim.rayapi.train.summary import with_training
 from raysim.rayapi.train.worker import Run, Worker
@@ -36,13 +40,14 @@ from raysim.raylibs.train.job import report_of
 from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.storage import Store
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
+from raysim.tracing.storages import key_of
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
     from raysim.rayapi.fibers import Fiber
     from raysim.rayapi.process_state import ProcessState
     from raysim.rayapi.session import Session
-    from raysim.rayapi.shapes.prediction import Prediction
+    from raysim.rayapi.shapes.prediction import Forward, Prediction
     from raysim.raycore.process import CoreProcess
 
 LIBRARY = "ranks"
@@ -162,8 +167,14 @@ class HandMade(Worker):
         self.rest_bytes = 0.0
         self._offloaded = 0.0
         self._whole: Link | None = None
-        self._answering: dict[int, float] = {}
-        """Bytes of models that it holds and has not trained."""
+        self._answering: dict[int, tuple[Any, dict[int, float]]] = {}
+        """Models that it holds and has not trained: what they were, bytes of their storages."""
+        self.answering = Answers(self)
+        self.only_answers = False
+        """Nobody trains in it: a stage of Ray Data, a replica of Serve."""
+        self._threads: Any = WeakKeyDictionary()
+        """torch's state of those that have not ended."""
+        self._idle: list[Any] = []
 
     @property
     def visible_devices(self) -> int:
@@ -218,7 +229,27 @@ class HandMade(Worker):
         """A slice begins; a driver may have connected since the last."""
         if self.state.core is not None:
             self.context.process = self.state.core
+        self.in_thread(HUB.current)
         super().enter()
+
+    def begins_in(self, fiber: Fiber) -> None:
+        """Its torch works on shapes from here on, in this thread first."""
+        self._threads[fiber] = self.state_of_torch
+
+    def in_thread(self, fiber: Fiber | None) -> None:
+        """torch's state is this thread's; who ends leaves its own to the next, as a pool does."""
+        found = self._threads.get(fiber)
+        if found is None:
+            idle = self._idle.pop() if self._idle else None
+            found = self._threads[fiber] = idle or ThreadState([self.torch_steps.mode])
+        self.state_of_torch = found
+
+    def leave(self) -> None:
+        """A slice has ended, with its thread or not."""
+        super().leave()
+        fiber = HUB.current
+        if fiber is not None and fiber.over:
+            self._idle.append(self._threads.pop(fiber))
 
     def read_bytes(self, size_bytes: float) -> None:
         """From its node's disk; before ``ray.init`` nobody's clock runs."""
@@ -263,12 +294,55 @@ class HandMade(Worker):
 
     prices_first = True
 
-    def rests_with(self, who: int, size_bytes: float) -> None:
-        """Weights of a module that only answers, once it has."""
-        if self.torch_steps.latest is None and who not in self._answering:
-            self._answering[who] = size_bytes
-            self.rest_bytes = sum(self._answering.values()) + self._context_bytes
+    @property
+    def answers(self) -> bool:
+        """Nothing of it has trained or is about to."""
+        steps = self.torch_steps
+        alone = bool(self.places) and self.context.world_size == 1
+        return alone and steps.latest is None and not steps.optimizers.made
+
+    def only_asks(self, module: Any) -> bool:
+        """A model that is evaluated before anybody has made an optimizer."""
+        return self.answers and (self.only_answers or not module.training)
+
+    def queues(self, forward: Forward) -> int:
+        """On the stream of a process that answers nobody waits twice."""
+        if not self.answers:
+            return super().queues(forward)
+        self.answering.forward(forward)
+        return 0
+
+    def copies(self, size_bytes: float, kind: Any, *, pinned: bool) -> None:
+        """On its stream."""
+        if self.answers:
+            self.answering.copies(size_bytes, kind, pinned=pinned)
+
+    def awaits_stream(self) -> None:
+        """Whatever is on it."""
+        if self.places:
+            self.answering.wait()
+
+    @property
+    def weights(self) -> dict[int, float]:
+        """Storages of models that only answer, and their bytes."""
+        return {key: n for _, found in self._answering.values() for key, n in found.items()}
+
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
+        """Weights of a module that only answers are on its GPU, or such a share of them."""
+        if self.torch_steps.latest is not None or not self.places:
+            return
+        known, kind = self._answering.get(id(module)), (self.torch_steps.signature(module), share)
+        if known is None or known[0] != kind:
+            found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
+            self._answering[id(module)] = kind, found
+            self.rest_bytes = sum(self.weights.values()) + self._context_bytes
             self.holds(self.rest_bytes, phase="forward")
+            self.answering.rested()
+
+    @property
+    def answered_bytes(self) -> tuple[int, int]:
+        """As torch counts them at the peak."""
+        return self.answering.peak_bytes
 
     @property
     def _context_bytes(self) -> int:
@@ -355,13 +429,26 @@ def begin(fiber: Fiber, gpus: Sequence[int], node: int | None = None) -> HandMad
     worker = HandMade(state.session, state, [(node, gpu) for gpu in gpus])
     state.training, state.priced = worker, True
     begin_on_shapes(worker, worker.crew.shared)
+    worker.begins_in(fiber)
     return worker
 
 
-def begin_actor(fiber: Fiber, gpus: Sequence[int]) -> None:
-    """An actor with GPUs, of a program that has torch."""
-    if gpus and fiber.process.training is None:
-        begin(fiber, gpus)
+def begin_on(fiber: Fiber, gpus: Sequence[int], name: str, *, only_answers: bool = False) -> None:
+    """Code of a process that holds these GPUs begins, of a program that has torch.
+
+    A worker that ran a task on other GPUs, or on none, does not go on where that has left.
+    """
+    state = fiber.process
+    before = state.training
+    if isinstance(before, HandMade) and not state.is_driver:
+        if [gpu for _, gpu in before.places] == list(gpus):
+            return
+        before.leave()
+        state.training, state.priced = None, False
+    if gpus and state.training is None:
+        worker = begin(fiber, gpus)
+        worker.name, worker.only_answers = name, only_answers
+        worker.answering.begin()
 
 
 def begin_driver() -> None:

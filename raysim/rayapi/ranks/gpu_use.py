@@ -37,6 +37,28 @@ class Spent:
     end_ns: int
 
 
+@dataclass(slots=True)
+class Tally:
+    """What processes of one name, which only answer, have done with their GPUs."""
+
+    processes: int = 0
+    gpus: int = 0
+    """Of each."""
+    forwards: int = 0
+    busy_ns: int = 0
+    """Of kernels, on all GPUs together."""
+    issued_ns: int = 0
+    """Of Python, issuing them."""
+    span_ns: int = 0
+    """Of each from its first forward to the end of its last, added up."""
+    cpu_ns: int = 0
+    """Of their own operators on tensors of the CPU."""
+    copied_bytes: float = 0.0
+    copy_ns: int = 0
+    held_bytes: float = 0.0
+    """The most that one of them has held."""
+
+
 class GpuUse:
     """Of one session."""
 
@@ -49,6 +71,10 @@ class GpuUse:
         """The most bytes that a GPU has held in each phase, and which it was."""
         self.places: set[Place] = set()
         """Of all processes."""
+        self.tallies: dict[str, Tally] = {}
+        """By name."""
+        self._free_ns: dict[Place, int] = {}
+        """When each has done what was queued on it."""
 
     @property
     def now_ns(self) -> int:
@@ -91,6 +117,18 @@ class GpuUse:
                 )
         return ""
 
+    def tally(self, name: str) -> Tally:
+        """Of the processes of a name."""
+        return self.tallies.setdefault(name, Tally())
+
+    def queue(self, places: Sequence[Place], ready_ns: int, busy_ns: int) -> int:
+        """Work for these GPUs, after what they have; when it will be done."""
+        begin_ns = max(ready_ns, *(self._free_ns.get(place, 0) for place in places))
+        for place in places:
+            self._free_ns[place] = begin_ns + busy_ns
+        self.spend("forward", places, begin_ns, begin_ns + busy_ns)
+        return begin_ns + busy_ns
+
     def spend(self, phase: Phase, places: Sequence[Place], begin_ns: int, end_ns: int) -> None:
         """A process has been in a phase."""
         for place in places:
@@ -107,9 +145,11 @@ def gpu_use(session: Session) -> GpuUse:
     """Of a session; the report that it makes comes at the end."""
     found = session.libraries.get(LIBRARY)
     if found is None:
+        from raysim.rayapi.ranks.answered import answered
         from raysim.rayapi.ranks.summary import iterations
 
         found = session.libraries[LIBRARY] = GpuUse(session)
         session.at_end.append(lambda: iterations(session, found))
+        session.at_end.append(lambda: answered(session, found))
     use: GpuUse = found
     return use

@@ -20,7 +20,7 @@ from raysim.rayapi.calls import begin_call, end_call, this_fiber
 from raysim.rayapi.exceptions import TaskCancelledError
 from raysim.rayapi.execution import ProcessExit
 from raysim.rayapi.failures import exception_of, task_error
-from raysim.rayapi.library_code import end_process, fiber_of, in_fiber, state_of
+from raysim.rayapi.library_code import end_process, fiber_of, in_fiber, on_gpus, state_of
 from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import deserialize, load_code, serialize
 from raysim.rayapi.serve.context import SERVING, ReplicaContext, Serving
@@ -97,6 +97,7 @@ class ProgramReplica:
         return (yield in_fiber(self.state, self._construct, f"{self.config.name}.__init__"))
 
     def _construct(self) -> None:
+        on_gpus(self.config.name)
         SERVING.set(Serving(self))
         asyncio_loop.start_loop(self.state, self.config.name)
         target, args, kwargs, user_config = load_code(self._code)

@@ -22,6 +22,7 @@ import torch
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.alive import Alive
+from raysim.rayapi.shapes.compiled import is_mostly_compiled
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
@@ -31,10 +32,12 @@ from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of, local_part
 from raysim.training.compiler.feed import Feed
+from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+_NO_STATES = Optimizer(type="SGD", foreach=False)
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
@@ -109,16 +112,17 @@ class Beside:
     ) -> Any:  # fmt: skip
         """A forward that learns nothing."""
         steps = self._steps
+        graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
             outputs = run(module, args, kwargs)
             steps.mode.tape = tape
             role = steps.shared.roles[key] = Role(
-                outputs=again(outputs, grad=False), batch=samples_of((args, kwargs)),
+                outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)),
             )  # fmt: skip
         self.called(module)
-        steps.mode.alive.note(answer := again(role.outputs, grad=False))
+        steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
             apart = steps.several.on or self.holds(module)
             forward = (
@@ -135,9 +139,8 @@ class Beside:
         """Of a model that no step has trained yet, spread as its engine has it."""
         known, steps = self._steps.shared.forwards, self._steps
         wrapping = describe(module)
-        weights = sum(_bytes(p) for p in wrapping.module.parameters())
         world = steps.worker.context.world_size
-        steps.worker.rests_with(id(wrapping.module), weights / (world if sharded(wrapping) else 1))
+        steps.worker.rests_with(wrapping.module, 1 / world if sharded(wrapping) else 1.0)
         key = "untrained", steps.signature(module), role.input_bytes, half
         if key not in known:
             known[key] = self._first(module, role, given, half, spread=wrapping.meets)
@@ -180,10 +183,14 @@ class Beside:
             )  # fmt: skip
             plan = whole.plan(
                 model, world_size=steps.worker.context.world_size if spread else 1,
-                micro_batch=role.batch, accumulation=1, optimizer=None,
+                micro_batch=role.batch, accumulation=1, optimizer=_NO_STATES,
                 autocast=wrapping.cast_by(half), clipping=0.0,
             )  # fmt: skip
-            plan = replace(plan, constants=steps.worker.run.session.training)
+            compiled = steps.worker.answers and steps.compiled and is_mostly_compiled(model)
+            plan = replace(
+                plan, constants=steps.worker.run.session.training, torch_compile=compiled,
+                cuda_graphs=compiled and steps.cuda_graphs,
+            )  # fmt: skip
             cluster = steps.cluster(alone=0 if spread else 1)
             return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:

@@ -94,7 +94,8 @@ def install(r: Replaced) -> None:
     answers: dict[str, Callable[..., Any]] = {
         "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
         "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
-        "init": lambda _: None,
+        "init": lambda _: None, "_exchange_device": lambda *_: 0,
+        "_maybe_exchange_device": lambda *_: 0,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
         "empty_cache": lambda s: s.worker.empties_cache(),
         "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
@@ -127,6 +128,9 @@ def install(r: Replaced) -> None:
             r.call(torch.accelerator, name, answers[as_cuda])
     r.call(torch.accelerator, "current_accelerator", lambda *_a, **_k: torch.device("cuda"))
     r.around(torch.nn.Module, "to", _module_to)
+    r.around(torch.nn.Module, "cuda", _module_to_gpu)
+    for name in ("half", "float", "bfloat16"):
+        r.around(torch.nn.Module, name, _module_of_type)
 
 
 def _gpu(steps: Steps) -> Any:
@@ -166,7 +170,7 @@ def _properties(steps: Steps, *_: Any) -> Any:
 
 def _allocated(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
-    return 0 if found is None else found.allocated_bytes
+    return steps.worker.answered_bytes[0] if found is None else found.allocated_bytes
 
 
 def _held(steps: Steps, *_: Any) -> int:
@@ -179,7 +183,7 @@ def _held(steps: Steps, *_: Any) -> int:
 
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
-    return 0 if found is None else found.reserved_bytes
+    return steps.worker.answered_bytes[1] if found is None else found.reserved_bytes
 
 
 _COUNTED = (
@@ -214,10 +218,30 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     return total - _reserved(steps), total
 
 
-def _module_to(real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+def _module_to_gpu(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    out = real(module, *args, **kwargs)
+    if steps.worker.answers:
+        steps.worker.rests_with(module)
+    return out
+
+
+def _module_of_type(real: Any, steps: Steps, module: Any) -> Any:
+    out = real(module)
+    steps.forget_signatures()
+    return out
+
+
+def _module_to(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     """``module.to(1)``: a number is a GPU's, which only machines with one know."""
     if args and isinstance(args[0], int) and not isinstance(args[0], bool):
         args = (torch.device("cuda", args[0]), *args[1:])
     if isinstance(kwargs.get("device"), int):
         kwargs["device"] = torch.device("cuda", kwargs["device"])
-    return real(module, *args, **kwargs)
+    out = real(module, *args, **kwargs)
+    said = (*args, kwargs.get("device"))
+    if kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args):
+        steps.forget_signatures()
+    there = any(str(a).startswith("cuda") for a in said if isinstance(a, str | torch.device))
+    if there and steps.worker.answers:
+        steps.worker.rests_with(module)
+    return out

@@ -74,6 +74,11 @@ SAID = (
     "(raysim predicts time and memory of training, not what it learns)"
 )
 
+SAID_OF_ANSWERS = (
+    "values of tensors are not computed: real numbers are nan, integers 0, conditions False "
+    "(raysim predicts time and memory of inference, not what a model says)"
+)
+
 
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
@@ -245,6 +250,8 @@ class ShapesMode(TorchFunctionMode):
         there = kwargs.get("device") is not None and on_gpu(kwargs["device"])
         placed = _placed(func, kwargs, on_host=self.on_host)
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
+        if there and func.__name__ in _BY_VALUE:
+            self.steps.own.copied(out)
         if there and self.tape is None:
             self._on_gpu(out)
         if self.counting is not None and args and isinstance(args[0], tuple | list):
@@ -334,10 +341,15 @@ class ShapesMode(TorchFunctionMode):
         if self.steps.optimizers.updating:
             return answer(tensor)
         known = getattr(tensor, "raysim_values", None)
+        if answer is _UNKNOWN[_T.numpy] and tensor.requires_grad and self.steps.worker.answers:
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that requires grad. "
+                "Use tensor.detach().numpy() instead."
+            )
         self.steps.synchronize()
         if known is not None:
             return _value_of(answer, known)
-        self.steps.say(SAID)
+        self.steps.say(SAID_OF_ANSWERS if self.steps.worker.answers else SAID)
         return answer(tensor)
 
     def _gradient(self, of: torch.Tensor) -> torch.Tensor | None:
@@ -394,6 +406,8 @@ class ShapesMode(TorchFunctionMode):
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""
         self.steps.synchronize()
+        if getattr(tensor, "raysim_on_gpu", tensor.is_meta):
+            self.steps.worker.copies(tensor.nbytes, "d2h", pinned=False)
         known: torch.Tensor = getattr(tensor, "raysim_values", tensor)
         return known
 

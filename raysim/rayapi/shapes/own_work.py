@@ -56,7 +56,13 @@ class OwnWork:
         """Whether what is called now is the script's own."""
         steps = self._steps
         busy = steps.inside or steps.between_passes or steps.mode.tracing or steps.mode.on_host
-        return self._passed and not self.paused and not busy and not steps.optimizers.updating
+        begun = (self._passed and not self.paused) or steps.worker.answers
+        return begun and not busy and not steps.optimizers.updating
+
+    def taken(self) -> Count:
+        """What has come since the last time, of a process that trains nothing."""
+        found, self._count = self._count, _NOTHING
+        return found
 
     def call(self, key: Any, run: Callable[[], Any], *, on_cpu: bool = False) -> Any:
         """Run a function of torch; ``key`` None: what it does depends on values."""
@@ -80,7 +86,12 @@ class OwnWork:
 
     def copied(self, tensor: torch.Tensor) -> None:
         """It goes to the GPU, unless it has been there."""
-        if not getattr(tensor, "raysim_on_gpu", False):
+        if getattr(tensor, "raysim_on_gpu", False):
+            return
+        if self._steps.worker.answers:
+            pinned = hasattr(tensor, "raysim_pinned")
+            self._steps.worker.copies(tensor.nbytes, "h2d", pinned=pinned)
+        else:
             self._copied_bytes += tensor.nbytes
             if not hasattr(tensor, "raysim_pinned"):
                 self._pageable_bytes += tensor.nbytes
@@ -96,6 +107,7 @@ class OwnWork:
     def waited(self) -> None:
         """For a value, or for all that was queued."""
         self._waits += 1
+        self._steps.worker.awaits_stream()
 
     def called(self, forward: Forward) -> None:
         """A model's, that learns nothing by it."""

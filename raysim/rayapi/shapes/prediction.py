@@ -116,11 +116,18 @@ class Forward:
     """From one to the next."""
     parts: tuple[tuple[float, float], ...]
     """As ``Own.beside`` has them."""
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    """At its peak beside weights, as torch counts them."""
 
     def times(self, share: float) -> Forward:
         """Of so many times as large a batch; the host has no more to do."""
         parts = tuple((host_s, seconds * share) for host_s, seconds in self.parts)
-        return Forward(ns=round(self.ns * share), parts=parts)
+        return Forward(
+            ns=round(self.ns * share), parts=parts,
+            allocated_bytes=round(self.allocated_bytes * share),
+            reserved_bytes=round(self.reserved_bytes * share),
+        )  # fmt: skip
 
 
 def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:
@@ -136,7 +143,13 @@ def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
         if op.stream == COMPUTE:
             parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
             host_ns = 0
-    return Forward(ns=outcome.steady_step_ns, parts=tuple(parts))
+    fullest = outcome.fullest
+    stays = fullest.by_category.get("parameter", 0) + fullest.by_category.get("optimizer_state", 0)
+    return Forward(
+        ns=outcome.steady_step_ns, parts=tuple(parts),
+        allocated_bytes=max(0, fullest.allocated_bytes - stays),
+        reserved_bytes=max(0, fullest.reserved_bytes - stays),
+    )  # fmt: skip
 
 
 def pipeline_forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:

@@ -125,6 +125,7 @@ class Steps:
     def forward(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         """The outermost call of a module with parameters."""
         learns = torch.is_grad_enabled() and self.beside.learns(module, args, kwargs)
+        learns = learns and not self.worker.only_asks(module)
         key = self._key_of(module, args, kwargs, learns=learns)
         if self.whole is not None and self.whole.takes(module):
             return self.whole.call(self._run, run, module, key, args, kwargs)
@@ -222,7 +223,7 @@ class Steps:
             self.queued_ns += forward.ns
             self.own.called(forward)
         else:
-            self._evaluated_ns += forward.ns
+            self._evaluated_ns += self.worker.queues(forward)
 
     # ---- backward --------------------------------------------------------------------------------
 

@@ -13,7 +13,33 @@ class Hooks:
     prices_first = False
     """Forwards before any training step take their time too."""
 
-    def rests_with(self, who: int, size_bytes: float) -> None:
+    @property
+    def answers(self) -> bool:
+        """Nothing of it has trained yet: what it has the GPU do passes on a stream of its own."""
+        return False
+
+    @property
+    def answered_bytes(self) -> tuple[int, int]:
+        """What torch has allocated and reserved at most, of a worker that has not trained."""
+        return 0, 0
+
+    def only_asks(self, module: Any) -> bool:
+        """Whether no backward will follow its forward, though gradients are on."""
+        del module
+        return False
+
+    def queues(self, forward: Any) -> int:
+        """A forward that learns nothing; nanoseconds of it that whoever waits for the GPU waits."""
+        length_ns: int = forward.ns
+        return length_ns
+
+    def copies(self, size_bytes: float, kind: Any, *, pinned: bool) -> None:
+        """A script's own, of a process that ``answers``."""
+
+    def awaits_stream(self) -> None:
+        """Somebody asks for a value."""
+
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers."""
 
     def took(self, found: Any) -> None:

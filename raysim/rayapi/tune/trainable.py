@@ -24,7 +24,7 @@ from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.checkpoint import Checkpoint
 from raysim.rayapi.clock import EPOCH_S
 from raysim.rayapi.fibers import Fiber
-from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, state_of
+from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, on_gpus, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
 from raysim.rayapi.tune.folders import date
@@ -261,6 +261,7 @@ class FunctionTrainable(UserTrainable):
             raise SystemExit(0)
 
     def _main(self) -> None:
+        on_gpus(self.where.name, only_answers=False)
         function = load_code(self.where.code)
         output = function(copy.deepcopy(self.config))
         if inspect.isgenerator(output):
@@ -302,6 +303,7 @@ class ClassTrainable(UserTrainable):
         def make() -> Trainable:
             cls = load_code(self.where.code)
             cls._trial = self.trial
+            on_gpus(self.where.name, only_answers=False)
             instance: Trainable = cls(copy.deepcopy(self.config))
             return instance
 

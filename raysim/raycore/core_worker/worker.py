@@ -67,7 +67,8 @@ class CoreWorker(Component):
         "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
         "fresh", "gcs", "groups", "imported", "is_ready", "item_reports", "job_id", "kind",
         "leases", "log", "me", "memory_bytes", "namespace", "objects", "recovery", "references",
-        "runtime_env_key", "started_ns", "startup_token", "streams", "submission", "tasks",
+        "resource_ids", "runtime_env_key", "started_ns", "startup_token", "streams", "submission",
+        "tasks",
     )  # fmt: skip
 
     runs_ahead = True
@@ -117,6 +118,7 @@ class CoreWorker(Component):
         self.started_ns = self.sim.now_ns
         self.is_ready = False
         self.imported: set[str] = set()
+        self.resource_ids: Any = {}
         self._ready: list[Callable[[CoreWorker], object]] = []
         self._leaving = ""
         self.gcs = GcsClient(self, self.env, self._gcs_gone)

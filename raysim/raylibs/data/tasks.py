@@ -220,6 +220,7 @@ def body_of(stage: MapStage) -> Body:
         first, *blocks = running.args
         assert isinstance(first, Payload), "a task's work does not fail"
         contents = [block.data for block in blocks]
+        running.worker.resource_ids = running.resource_ids
         yield from imports(running.worker, LIBRARY, running.worker.costs.data_worker_core_s)
         return (yield from run_map(first.data, contents))
 

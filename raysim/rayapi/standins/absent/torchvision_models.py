@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -20,16 +20,24 @@ __version__ = "0.28.0"
 
 
 class Weights:
-    """``ResNet50_Weights`` and its like."""
+    """``ResNet50_Weights`` and its like, and each of what they name."""
 
-    DEFAULT = IMAGENET1K_V1 = IMAGENET1K_V2 = None
+    DEFAULT: Weights
+    IMAGENET1K_V1: Weights
+    IMAGENET1K_V2: Weights
+    url = ""
+    meta: ClassVar[dict[str, Any]] = {"categories": [f"class {i}" for i in range(1000)]}
 
     @staticmethod
     def transforms() -> Any:
         """As nearly all of them: 224 pixels."""
-        return transforms.Compose(
-            [transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor()]
-        )
+        return transforms.Compose([
+            transforms.Resize(256), transforms.CenterCrop(224), transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ])  # fmt: skip
+
+
+Weights.DEFAULT = Weights.IMAGENET1K_V1 = Weights.IMAGENET1K_V2 = Weights()
 
 
 class _Block(nn.Module):

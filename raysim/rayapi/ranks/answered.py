@@ -1,0 +1,95 @@
+"""What processes that only answer have done with their GPUs: a row for each stage or deployment.
+
+Real counterpart: ``nvidia-smi`` beside a pipeline of Ray Data, a deployment of Serve or tasks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysim.raylibs.report import Cell, LibraryReport, Table
+from raysim.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from raysim.rayapi.ranks.gpu_use import GpuUse, Tally
+    from raysim.rayapi.session import Session
+
+LIBRARY = "gpus"
+BINDS = 0.7
+"""Of the time from its first work to its last, beyond which something binds (assumed)."""
+TELLS = 0.3
+"""Of the run that they are at work, below which something else is what it takes (assumed)."""
+HELPS = {
+    "kernels": "more GPUs for {name} (concurrency=, num_replicas=), lower precision, torch.compile",
+    "launches": "larger batches for {name}, torch.compile: Python issues kernels slower than they "
+    "run",
+    "copies": "smaller types to copy for {name} (uint8 pictures, converted on the GPU), pinned "
+    "memory",
+    "own work on the CPU": "a stage of its own, without GPUs, for what {name} computes on the CPU",
+    "input": "more CPUs for what comes before {name}, larger batches, or a part of a GPU "
+    "(num_gpus=0.5)",
+}
+SIMPLIFICATION = (
+    "CUDA's first calls and the choice of kernels take no time in processes that answer; generated "
+    "texts are as long as they may be."
+)
+
+
+def answered(session: Session, use: GpuUse) -> None:
+    """At the end of a program some processes of which have answered."""
+    found = {name: tally for name, tally in use.tallies.items() if tally.forwards}
+    iterates = {"rollout", "update"} <= {each.phase for each in use.spent}  # which says it all
+    if found and not iterates:
+        session.env.reports.append(_report(found, session.now_ns))
+
+
+def shares(tally: Tally) -> dict[str, float]:
+    """Of what a process has of time, what each part takes; the rest it waits for input."""
+    each = max(1, tally.span_ns)
+    parts = {
+        "kernels": tally.busy_ns / max(1, tally.gpus), "launches": tally.issued_ns,
+        "copies": tally.copy_ns, "own work on the CPU": tally.cpu_ns,
+    }  # fmt: skip
+    return {name: ns / each for name, ns in parts.items()}
+
+
+def binds(tally: Tally) -> tuple[str, float]:
+    """The part that takes most of the time, or the input, where its processes wait for that."""
+    found = shares(tally)
+    most = max(found, key=lambda name: found[name])
+    one_after_the_other = max(found["kernels"], found["launches"])
+    used = one_after_the_other + found["copies"] + found["own work on the CPU"]
+    return (most, found[most]) if used >= BINDS else ("input", max(0.0, 1.0 - used))
+
+
+def _report(found: dict[str, Tally], run_ns: int) -> LibraryReport:
+    rows: list[tuple[Cell, ...]] = []
+    for name, tally in found.items():
+        share = shares(tally)
+        rows.append((
+            name, tally.processes, tally.busy_ns / NS_PER_S, share["kernels"], share["launches"],
+            share["copies"], share["own work on the CPU"], tally.held_bytes,
+        ))  # fmt: skip
+    longest = max(found, key=lambda name: found[name].busy_ns)
+    what, share_of_it = binds(found[longest])
+    tells = found[longest].span_ns / found[longest].processes >= TELLS * run_ns
+    total_s = sum(tally.busy_ns for tally in found.values()) / NS_PER_S
+    table = Table(
+        title="GPUs that answer",
+        columns=(
+            ("GPUs that answer", "text"), ("processes", "count"), ("kernels", "seconds"),
+            ("of their time", "share"), ("launches", "share"), ("copies", "share"),
+            ("own CPU", "share"), ("memory", "bytes"),
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip
+    waits = f"{longest} waits for its input" if what == "input" else f"{what} of {longest}"
+    forwards = sum(tally.forwards for tally in found.values())
+    return LibraryReport(
+        kind=LIBRARY, ok=True,
+        text=f"{forwards:,} forwards, {total_s:,.2f} s of kernels.",
+        metrics={"gpu_kernel_seconds": total_s, "gpu_forwards": float(forwards)},
+        tables=(table,), simplifications=(SIMPLIFICATION,),
+        bound_by=f"{waits}: {share_of_it:.0%} of its processes' time" if tells else "",
+        would_help=(HELPS[what].format(name=longest),) if tells else (),
+    )  # fmt: skip
