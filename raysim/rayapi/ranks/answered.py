@@ -38,7 +38,8 @@ SIMPLIFICATION = (
 def answered(session: Session, use: GpuUse) -> None:
     """At the end of a program some processes of which have answered."""
     found = {name: tally for name, tally in use.tallies.items() if tally.forwards}
-    if found:
+    iterates = {"rollout", "update"} <= {each.phase for each in use.spent}  # which says it all
+    if found and not iterates:
         session.env.reports.append(_report(found, session.now_ns))
 
 

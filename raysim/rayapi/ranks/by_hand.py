@@ -340,7 +340,7 @@ class HandMade(Worker):
         """Weights of a module that only answers are on its GPU, or such a share of them."""
         if self.torch_steps.latest is not None or not self.places:
             return
-        known, kind = self._answering.get(id(module)), self.torch_steps.signature(module)
+        known, kind = self._answering.get(id(module)), (self.torch_steps.signature(module), share)
         if known is None or known[0] != kind:
             found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
             self._answering[id(module)] = kind, found

@@ -220,7 +220,8 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
 
 def _module_to_gpu(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     out = real(module, *args, **kwargs)
-    steps.worker.rests_with(module)
+    if steps.worker.answers:
+        steps.worker.rests_with(module)
     return out
 
 
@@ -240,6 +241,7 @@ def _module_to(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) 
     said = (*args, kwargs.get("device"))
     if kwargs.get("dtype") is not None or any(isinstance(a, torch.dtype) for a in args):
         steps.forget_signatures()
-    if any(str(a).startswith("cuda") for a in said if isinstance(a, str | torch.device)):
+    there = any(str(a).startswith("cuda") for a in said if isinstance(a, str | torch.device))
+    if there and steps.worker.answers:
         steps.worker.rests_with(module)
     return out
