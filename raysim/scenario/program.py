@@ -170,8 +170,10 @@ def program_scenario(
     what = Jobs(folder, document, inputs, problems).read(spec.jobs) | {
         "files": stored_files(spec.files, document, problems)
     }
-    targets = targets_of(document, problems, _metrics(what.get("library")))
     if made.spec is None or problems:
+        raise ScenarioError(problems)  # before targets: their names are the job's
+    targets = targets_of(document, problems, _metrics(what.get("library")))
+    if problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
     job = ProgramJob(
