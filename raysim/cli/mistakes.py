@@ -181,6 +181,13 @@ def _of_file(path: Path, shown: str) -> str:
                 f"around it, `raysim run SCRIPT.py --cluster {shown}` runs a program on it"
             )
         if _SERVE_CONFIG.search(text):
+            if "ray.serve.llm" in text:
+                return (
+                    "is a Ray Serve LLM config, not a scenario; write one with its engine_kwargs: "
+                    "{cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{llm: {model: config.json, "
+                    "engine_kwargs: {tensor_parallel_size: 2}, replicas: 2, load: {prompt: {mean: "
+                    "1500}, output: {mean: 300}, requests: 3000, rate: 10/s}}}]}"
+                )
             return (
                 "is a Ray Serve config, not a scenario; a scenario points at it and says who "
                 "asks: {cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{serve: {config: "
