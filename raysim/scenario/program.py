@@ -200,7 +200,10 @@ def program_scenario(
         profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes, *of_service(files)),
-        warnings=tuple(without_effect(profile, "ray", document)),
+        warnings=(
+            *without_effect(profile, "ray", document),
+            *(said for name, said in made.on_demand.items() if name not in spec.spot),
+        ),
         document=document,
         sources=sources,
     )
