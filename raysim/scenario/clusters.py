@@ -7,7 +7,7 @@ Not modelled: the time that takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from raysim.errors import Problem, ScenarioError
@@ -34,6 +34,11 @@ class ClusterResult:
     notes: list[Problem] = field(default_factory=list)
     on_demand: dict[str, Problem] = field(default_factory=dict)
     """Groups whose file asks for spot machines, without a price: what is to be said of them."""
+
+    def unsaid(self, spot: Iterable[str]) -> list[Problem]:
+        """Of those groups, that are not under a scenario's ``spot``."""
+        known = set(spot)
+        return [said for name, said in self.on_demand.items() if name not in known]
 
 
 def make_cluster(

@@ -115,7 +115,10 @@ def by_size(vcpus: int | None, memory_bytes: int | None, *, threads: int | None 
         usd_per_hour=vcpus * USD_PER_VCPU_HOUR + has_bytes / _GIB * USD_PER_GIB_HOUR,
         price_note="",
         provenance={
-            **base.provenance, "vcpus": _ASSUMED, "memory_bytes": _ASSUMED, "usd_per_hour": _PRICED,
+            **base.provenance,
+            "vcpus": _ASSUMED,
+            "memory_bytes": _ASSUMED,
+            "usd_per_hour": _PRICED,
         },
     )
 

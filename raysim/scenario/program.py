@@ -171,7 +171,7 @@ def program_scenario(
         "files": stored_files(spec.files, document, problems)
     }
     if made.spec is None or problems:
-        raise ScenarioError(problems)  # before targets: their names are the job's
+        raise ScenarioError(problems)
     targets = targets_of(document, problems, _metrics(what.get("library")))
     if problems:
         raise ScenarioError(problems)
@@ -200,10 +200,7 @@ def program_scenario(
         profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes, *of_service(files)),
-        warnings=(
-            *without_effect(profile, "ray", document),
-            *(said for name, said in made.on_demand.items() if name not in spec.spot),
-        ),
+        warnings=(*without_effect(profile, "ray", document), *made.unsaid(spec.spot)),
         document=document,
         sources=sources,
     )
