@@ -83,14 +83,14 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_count(text: str | float) -> int:
-    """A whole number: ``"1Mi"``, ``"100G"``, ``"5e8"``, ``4096``.
+    """A whole number: ``"1Mi"``, ``"100G"``, ``"5e8"``, ``4096``; ``"100B"`` is 100 billion.
 
     Raises
     ------
     ValueError
         The text is not a whole number.
     """
-    value = _parse(text, _PREFIX, "a count", "100G")
+    value = _parse(text, _PREFIX | {"B": 1e9}, "a count", "100G")
     if abs(value - round(value)) > 1e-9 * abs(value):
         raise ValueError(f"expected a whole number, got {text!r}")
     return round(value)
@@ -108,7 +108,7 @@ def parse_fraction(text: str | float) -> float:
 
 
 def parse_usd_per_hour(text: str | float) -> float:
-    """US dollars per hour: ``"23.92 usd/h"``, ``"$23.92/h"``.
+    """US dollars per hour: ``"23.92 usd/h"``, ``"$23.92/h"``, ``"23.92 USD/hour"``.
 
     Raises
     ------
@@ -116,8 +116,9 @@ def parse_usd_per_hour(text: str | float) -> float:
         The text is not a price.
     """
     if isinstance(text, str):
-        text = text.replace("$", "", 1)
-    return _parse(text, {"": 1.0, "usd/h": 1.0, "/h": 1.0}, "a price", "23.92 usd/h")
+        text = text.replace("$", "", 1).lower()
+    known = {""} | {f"{what}/{per}" for what in ("", "usd") for per in ("h", "hr", "hour")}
+    return _parse(text, dict.fromkeys(known, 1.0), "a price", "23.92 usd/h")
 
 
 def to_ns(seconds: float) -> int:

@@ -78,7 +78,15 @@ def _verdict(found: list[Cell], limit: float | None) -> str:
     said = f"{len(within)} of {len(known)} layouts fit" if within else "No layout fits"
     layout = f"ZeRO {least.zero_stage}, offload {least.offload}, checkpointing "
     layout += f"{least.checkpointing}, micro-batch {least.micro_batch}"
-    return f"{said}; least is {format_bytes(least.gpu_bytes)}: {layout}."
+    return f"{said}; least is {format_bytes(least.gpu_bytes)}: {layout}{_of_host(least)}."
+
+
+def _of_host(cell: Cell) -> str:
+    """That a GPU has room and its node has not."""
+    if cell.fits or cell.gpu_bytes > cell.capacity_bytes:
+        return ""
+    needed, there = format_bytes(cell.host_bytes), format_bytes(cell.host_capacity_bytes)
+    return f", whose node needs {needed} of main memory and has {there}"
 
 
 def _within(cell: Cell, limit: float | None) -> bool:

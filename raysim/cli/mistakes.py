@@ -21,11 +21,18 @@ _OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_b
 _CLUSTER = re.compile(
     r"^(kind: *Ray(Cluster|Service)\b|available_node_types:|cluster_name:|head_node:)", re.MULTILINE
 )
+_HUB = re.compile(r"[\w.-]+/(?!.*\.(json|ya?ml)$)[\w.-]+")
+_SERVE_CONFIG = re.compile(r"^(applications:|import_path:)", re.MULTILINE)
 _ACCELERATE = re.compile(r"^distributed_type:", re.MULTILINE)
 
 
-def expect_scenario(path: Path) -> None:
+def expect_scenario(path: Path, *, program: bool = True) -> None:
     """Nothing of what can be seen at once keeps ``path`` from being a scenario.
+
+    Parameters
+    ----------
+    program
+        Whether it may be a Python program as well.
 
     Raises
     ------
@@ -37,6 +44,8 @@ def expect_scenario(path: Path) -> None:
         raise ScenarioError(f"{path}   no such file or folder{_instead(path)}")
     if path.is_dir() and not (path / SCENARIO).is_file():
         raise ScenarioError(f"{path}   {_of_folder(path, shown)}")
+    if path.is_file() and path.suffix == ".py" and not program:
+        raise ScenarioError(f"{path}   {_of_program(path, shown)}")
     if path.is_file() and (other := _of_file(path, shown)):
         raise ScenarioError(f"{path}   {other}")
 
@@ -54,9 +63,19 @@ def expect_config(path: Path) -> None:
         there = f"; in it: {_some(found)}" if found else ""
         raise ScenarioError(f"{path}   is a folder; needs a Hugging Face config.json{there}")
     if not path.exists():
-        raise ScenarioError(f"{path}   no such file{_instead(path)}")
+        raise ScenarioError(f"{path}   no such file{_of_hub(path) or _instead(path)}")
     if path.suffix == ".json" and (other := _no_model(_json(path), shlex.quote(str(path)))):
         raise ScenarioError(f"{path}   {other}")
+
+
+def _of_hub(path: Path) -> str:
+    """What to do with a name of Hugging Face's hub, such as ``Qwen/Qwen3-32B``."""
+    if not _HUB.fullmatch(str(path)) or path.parent.exists():
+        return ""
+    return (
+        f"; raysim asks no network: `hf download {path} config.json --local-dir .` gets the file "
+        "of a model of that name"
+    )
 
 
 def _no_model(data: object, shown: str) -> str:
@@ -138,6 +157,15 @@ def _of_folder(path: Path, shown: str) -> str:
     return f"the folder has no {SCENARIO}{there}"
 
 
+def _of_program(path: Path, shown: str) -> str:
+    """What to write around a program for verbs that change its cluster."""
+    return (
+        f"is a program, not a scenario; `raysim run {shown}` runs it. Around it write "
+        f"{path.parent / SCENARIO}: {{cluster: {{from: cluster.yaml}}, "
+        f"jobs: [{{script: {path.name}}}]}}"
+    )
+
+
 def _of_file(path: Path, shown: str) -> str:
     """What a file that is no scenario is, if that can be told."""
     try:
@@ -151,6 +179,19 @@ def _of_file(path: Path, shown: str) -> str:
             return (
                 f"is a cluster, not a scenario; `raysim init NAME --cluster {shown}` makes one "
                 f"around it, `raysim run SCRIPT.py --cluster {shown}` runs a program on it"
+            )
+        if _SERVE_CONFIG.search(text):
+            if "ray.serve.llm" in text:
+                return (
+                    "is a Ray Serve LLM config, not a scenario; write one with its engine_kwargs: "
+                    "{cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{llm: {model: config.json, "
+                    "engine_kwargs: {tensor_parallel_size: 2}, replicas: 2, load: {prompt: {mean: "
+                    "1500}, output: {mean: 300}, requests: 3000, rate: 10/s}}}]}"
+                )
+            return (
+                "is a Ray Serve config, not a scenario; a scenario points at it and says who "
+                "asks: {cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{serve: {config: "
+                f"{path.name}, load: ...}}}}]}}, see `raysim check --explain serve.load`"
             )
         if _ACCELERATE.search(text):
             return (

@@ -235,7 +235,7 @@ def load(path: Path, changes: tuple[str, ...]) -> Any:
     """The scenario at ``path`` with ``--set`` applied."""
     from raysim.scenario.load import load as load_scenario
 
-    expect_scenario(path)
+    expect_scenario(path, program=False)
     return load_scenario(path, parse_changes(changes))
 
 

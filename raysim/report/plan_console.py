@@ -27,6 +27,7 @@ _INSTEAD = {
 }  # fmt: skip
 """Columns that another makes superfluous."""
 SURE = 0.995
+CHECKPOINTING = "train.activation_checkpointing"
 MOST_DECIDING = 4
 _COUNTED = {"gpus": "GPUs", "nodes": "nodes in all"}
 
@@ -50,6 +51,7 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     left = sum(r["trials"] for r in summary["reasons"][top:])
     if left:
         page.labelled("", [Text(f"and {left} for other reasons")])
+    _untried(page, summary)
     _decides(page, summary)
     if idle := summary.get("no_effect"):
         page.labelled("No effect", [Text(short_key(key)) for key in idle])
@@ -103,6 +105,18 @@ def _verdict(page: Page, summary: Summary) -> None:
         page.labelled(
             "Instead", [Text(f"the smallest change that would do: {_named(other)} -> "
                              f"{_answer(other, summary)}")]
+        )  # fmt: skip
+
+
+def _untried(page: Page, summary: Summary) -> None:
+    """What usually makes a training job fit, where nothing does and it was not tried."""
+    big = any(r["what"].startswith("exceed GPU") for r in summary["reasons"])
+    tried = any(key.endswith("activation_checkpointing") for key in summary["space"])
+    training = "tokens_per_s_per_gpu" in summary["units"]
+    if big and training and not (tried or summary["best"] or summary["instead"]):
+        page.labelled(
+            "Not tried", [Text(f"--vary {CHECKPOINTING}=none,full"),
+                          Text("no --vary at all tries stages, offload and batches too")]
         )  # fmt: skip
 
 

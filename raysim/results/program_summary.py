@@ -255,13 +255,20 @@ def _actors(now: Moment) -> dict[str, Any]:
     }
 
 
+_KILLED = "killed by `ray.kill`."
+
+
 def _failures(now: Moment) -> list[dict[str, Any]]:
-    """Attempts that failed, by error and node, the most first."""
+    """Attempts that failed, by error and node, the most first.
+
+    Not those of an actor that the program itself ended with ``ray.kill``, as Ray Train does,
+    but for those whose node was being taken away.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     retried: Counter[tuple[str, str]] = Counter()
     for attempt in now.attempts:
         latest = now.tasks[attempt.task_id] is attempt
-        if attempt.state != "FAILED":
+        if attempt.state != "FAILED" or (attempt.error and attempt.error.message.endswith(_KILLED)):
             continue
         where = node_name(attempt.node_id) if attempt.node_id >= 0 else "-"
         key = (error_type(now, attempt), where)

@@ -7,7 +7,7 @@ Not modelled: the time that takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from raysim.errors import Problem, ScenarioError
@@ -32,6 +32,13 @@ class ClusterResult:
     spec: ClusterSpec | None = None
     errors: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
+    on_demand: dict[str, Problem] = field(default_factory=dict)
+    """Groups whose file asks for spot machines, without a price: what is to be said of them."""
+
+    def unsaid(self, spot: Iterable[str]) -> list[Problem]:
+        """Of those groups, that are not under a scenario's ``spot``."""
+        known = set(spot)
+        return [said for name, said in self.on_demand.items() if name not in known]
 
 
 def make_cluster(
@@ -155,8 +162,10 @@ def read_groups(files: Sequence[Document]) -> ClusterReading:
         if is_ray_cluster_yaml(document):
             return read_ray_cluster(document)
     reading = ClusterReading(files[0] if files else Document(file="cluster", data=None))
-    kinds = [d.data.get("kind") for d in files if isinstance(d.data, dict)]
-    found = f" (kind: {kinds[0]})" if kinds and kinds[0] else ""
+    kinds = [str(d.data["kind"]) for d in files if isinstance(d.data, dict) and d.data.get("kind")]
+    found = f" (kind: {', '.join(kinds)})" if kinds else ""
+    near = (did_you_mean(kind, ("RayCluster", "RayJob", "RayService")) for kind in kinds)
+    found += next((hint for hint in near if hint), "")
     reading.error(
         (),
         "neither a `ray up` cluster file (available_node_types) nor a KubeRay RayCluster, "
@@ -188,6 +197,14 @@ def _group(
         return None
     if said_of_it:
         result.notes.append(reading.document.problem(request.path, said_of_it, key=True))
+    if request.spot and request.name not in section.prices:
+        message = (
+            f"{request.name} asks for spot machines; they are priced on demand and nothing takes "
+            f"them back. Say cluster: {{prices: {{{request.name}: 1.50 usd/h}}}} and "
+            f"spot: {{{request.name}: {{per_hour: 0.05}}}} in a scenario"
+        )
+        problem = reading.document.problem(request.path, message, key=True)
+        result.on_demand[request.name] = problem
     count, lowest, highest = _bounds(request, hardware)
     if hardware is not None and lowest > (count if highest is None else highest):
         message = f"min_replicas {lowest} is above max_replicas {highest}"

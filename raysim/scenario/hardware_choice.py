@@ -82,8 +82,8 @@ def _sized(request: NodeRequest) -> bool:
 
 def _described(node: NodeSpec) -> str:
     """A machine that the catalog has no row for."""
-    gib = node.memory_bytes / 2**30
-    return f"a plain machine with {node.vcpus} vCPUs, {gib:g} GiB (assumed, without a price)"
+    gib, price = node.memory_bytes / 2**30, node.usd_per_hour or 0.0
+    return f"a plain machine with {node.vcpus} vCPUs, {gib:g} GiB (assumed, at {price:.3g} usd/h)"
 
 
 def _rented(request: NodeRequest) -> tuple[NodeSpec, str]:

@@ -14,6 +14,7 @@ Not modelled: images, volumes, init containers, services, network policies, slic
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -41,6 +42,20 @@ _GPU_LABELS = (
     "karpenter.k8s.aws/instance-gpu-name",
     "accelerator",
 )
+_SPOT_LABELS = {
+    "karpenter.sh/capacity-type": "spot", "eks.amazonaws.com/capacityType": "SPOT",
+    "cloud.google.com/gke-spot": "true", "kubernetes.azure.com/scalesetpriority": "spot",
+}  # fmt: skip
+_CLUSTER_FIELDS = (
+    "headGroupSpec", "workerGroupSpecs", "enableInTreeAutoscaling", "autoscalerOptions",
+    "rayVersion", "gcsFaultToleranceOptions",
+)  # fmt: skip
+_GROUP_FIELDS = (
+    "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams",
+    "template", "resources", "labels", "suspend",
+)  # fmt: skip
+_NEAR = 0.85
+"""Likeness (difflib's ratio) from which a name is taken for another one mistyped."""
 _ACCELERATORS = {"aws.amazon.com/neuroncore": "neuron_cores", "google.com/tpu": "TPU"}
 """Of these the operator makes Ray resources, of the first that a container has."""
 _MIG = re.compile(r"nvidia\.com/mig-\d+g\.\d+gb")
@@ -91,6 +106,7 @@ def read_kuberay(document: Document) -> ClusterReading:
     spec = reading.mapping(root, required=True)
     if not spec:
         return reading
+    _mistyped(reading, root, spec, _CLUSTER_FIELDS)
     autoscaled = spec.get("enableInTreeAutoscaling") is True
     _group(reading, (*root, "headGroupSpec"), head=True, autoscaled=False)
     workers = spec.get("workerGroupSpecs", [])
@@ -147,6 +163,7 @@ def _group(reading: ClusterReading, path: KeyPath, *, head: bool, autoscaled: bo
     spec = reading.mapping(path, required=True)
     if not spec:
         return
+    _mistyped(reading, path, spec, _GROUP_FIELDS)
     name = "head" if head else str(spec.get("groupName", f"worker-{path[-1]}"))
     count, lowest, highest = 1, 1, 1
     if not head:
@@ -173,8 +190,19 @@ def _group(reading: ClusterReading, path: KeyPath, *, head: bool, autoscaled: bo
             gpus=int(limits.get("GPU", 0)),
             vcpus=math.ceil(limits["CPU"]) if "CPU" in limits else None,
             memory_bytes=int(limits["memory"]) if "memory" in limits else None,
+            spot=any(labels.get(label) == value for label, value in _SPOT_LABELS.items()),
         )
     )
+
+
+def _mistyped(
+    reading: ClusterReading, path: KeyPath, given: dict[str, object], known: Sequence[str]
+) -> None:
+    """Fields that are none but nearly one: ``kubectl apply`` refuses them too."""
+    for key in given:
+        near = difflib.get_close_matches(str(key), known, 1, _NEAR)
+        if near and near[0] != key and near[0] not in given:
+            reading.error((*path, key), f"unknown field; did you mean {near[0]!r}?", key=True)
 
 
 def _sizes(
@@ -214,6 +242,8 @@ def _pod_resources(reading: ClusterReading, pod: KeyPath) -> dict[str, float]:
         if _MIG.fullmatch(str(name)):
             message = "a slice of a GPU (MIG) is not modelled; ask for whole ones, nvidia.com/gpu"
             reading.error((*path, "limits", name), message, key=True)
+        if "gpu" in str(name) and not str(name).endswith("gpu"):
+            _mistyped(reading, (*path, "limits"), {str(name): 0}, ("nvidia.com/gpu", "amd.com/gpu"))
     for name in ("cpu", "memory"):
         side = "limits" if name in limits else "requests"
         value = limits.get(name, requests.get(name))

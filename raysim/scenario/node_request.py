@@ -37,6 +37,8 @@ class NodeRequest:
     vcpus: int | None = None
     threads_per_core: int | None = None
     memory_bytes: int | None = None
+    spot: bool = False
+    """The file asks for machines that the cloud may take back."""
 
 
 @dataclass(slots=True)

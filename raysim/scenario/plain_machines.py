@@ -2,7 +2,7 @@
 
 Ray asks the cloud's API for vCPUs and memory of an instance type; providers' names say the same:
 family, generation, size. A pod says what it may use. Processor, network and disk are then those of
-the catalog's plain machines (assumed), and there is no price.
+the catalog's plain machines (assumed), and so is the price: AWS's per vCPU and per GiB.
 
 Not modelled: burst credits (t3, e2-small), what newer processors are faster.
 """
@@ -18,11 +18,17 @@ from raysim.hardware import catalog
 from raysim.hardware.specs import NodeSpec, Provenance
 
 _GIB = 2**30
+_PRICED = Provenance(basis="assumed", source="AWS's prices of c6i and m6i per vCPU and GiB")
 _ASSUMED = Provenance(basis="assumed", source="size by name or by the cluster file")
 LARGEST = (4096, 2**46)
 """vCPUs and bytes beyond which a size is no machine's."""
 DEFAULT_NODE = "cpu-16"
 """Where nothing is known at all: a plain machine with 16 vCPUs, 64 GiB."""
+
+USD_PER_VCPU_HOUR = 0.037
+USD_PER_GIB_HOUR = 0.00275
+"""Through AWS's c6i.2xlarge (8 vCPUs, 16 GiB, $0.34) and m6i.2xlarge (32 GiB, $0.384), us-east-1 on
+demand; r6i.2xlarge ($0.504) costs 7 % more than they say."""
 
 _AWS = re.compile(r"(?:ml\.)?([a-z])(\d)([a-z]*)(?:-flex)?\.(medium|large|(\d{0,3})xlarge)")
 _AWS_GIB = {"c": 2.0, "m": 4.0, "r": 8.0, "t": 4.0}
@@ -99,15 +105,21 @@ def by_size(vcpus: int | None, memory_bytes: int | None, *, threads: int | None 
         memory_bytes_per_s=base.cpu.memory_bytes_per_s * min(1.0, share),
         flops_per_s=base.cpu.flops_per_s * of_cores,
     )
+    has_bytes = memory_bytes or round(base.memory_bytes * max(1.0, share))
     return replace(
         base,
         name=f"cpu-{vcpus}",
         vcpus=vcpus,
-        memory_bytes=memory_bytes or round(base.memory_bytes * max(1.0, share)),
+        memory_bytes=has_bytes,
         cpu=host,
-        usd_per_hour=None,
+        usd_per_hour=vcpus * USD_PER_VCPU_HOUR + has_bytes / _GIB * USD_PER_GIB_HOUR,
         price_note="",
-        provenance={**base.provenance, "vcpus": _ASSUMED, "memory_bytes": _ASSUMED},
+        provenance={
+            **base.provenance,
+            "vcpus": _ASSUMED,
+            "memory_bytes": _ASSUMED,
+            "usd_per_hour": _PRICED,
+        },
     )
 
 

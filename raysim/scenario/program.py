@@ -170,8 +170,10 @@ def program_scenario(
     what = Jobs(folder, document, inputs, problems).read(spec.jobs) | {
         "files": stored_files(spec.files, document, problems)
     }
-    targets = targets_of(document, problems, _metrics(what.get("library")))
     if made.spec is None or problems:
+        raise ScenarioError(problems)
+    targets = targets_of(document, problems, _metrics(what.get("library")))
+    if problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
     job = ProgramJob(
@@ -198,7 +200,7 @@ def program_scenario(
         profile=profile,
         targets=tuple(targets),
         notes=(*defaults_taken(spec, document), *made.notes, *of_service(files)),
-        warnings=tuple(without_effect(profile, "ray", document)),
+        warnings=(*without_effect(profile, "ray", document), *made.unsaid(spec.spot)),
         document=document,
         sources=sources,
     )

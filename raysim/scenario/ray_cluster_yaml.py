@@ -189,6 +189,7 @@ def _node_type(
         gpus=int(gpus) if gpus is not None else attached,
         vcpus=_vcpus(resources) if instance_type is None else None,
         threads_per_core=_threads_per_core(config),
+        spot=_spot(config),
         labels={str(k): str(v) for k, v in reading.mapping((*path, "labels")).items()},
     )
     if head:
@@ -198,6 +199,22 @@ def _node_type(
             reading.groups.append(_changed(common, name=f"{name}-workers"))
     else:
         reading.groups.append(common)
+
+
+def _spot(config: dict[str, object]) -> bool:
+    """AWS's market type, GCP's preemptible or SPOT scheduling, Azure's priority."""
+    market, schedule = config.get("InstanceMarketOptions"), config.get("scheduling")
+    azure = config.get("azure_arm_parameters")
+    plans = schedule if isinstance(schedule, list) else [schedule]
+    return (
+        (isinstance(market, dict) and str(market.get("MarketType")).lower() == "spot")
+        or any(
+            isinstance(p, dict)
+            and (p.get("preemptible") is True or p.get("provisioningModel") == "SPOT")
+            for p in plans
+        )
+        or (isinstance(azure, dict) and str(azure.get("priority")).lower() == "spot")
+    )
 
 
 def _changed(request: NodeRequest, **changes: object) -> NodeRequest:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from raysim.scenario.quantities import BytesPerSecond, PositiveCount
+from raysim.scenario.schema_workload import per_second
 from raysim.scenario.section import Section
 
 Few = Annotated[int, Field(ge=1, le=100_000)]
 Variation = Annotated[float, Field(ge=0, le=10)]
-Rate = Annotated[float, Field(gt=0, le=1e7)]
+
+
+def _rate(value: Any) -> Any:
+    """``15/s`` beside a bare number, which the next validator judges."""
+    return per_second(value) if isinstance(value, str) and "/" in value else value
+
+
+Rate = Annotated[float, BeforeValidator(_rate), Field(gt=0, le=1e7)]
 
 
 class LengthsSection(Section):
@@ -29,7 +37,9 @@ class LoadSection(Section):
     prompt: LengthsSection = Field(description="Tokens of prompts.")
     output: LengthsSection = Field(description="Tokens to be made.")
     requests: PositiveCount = Field(description="How many, in all.")
-    rate: Rate | None = Field(None, description="Requests per second, a Poisson process.")
+    rate: Rate | None = Field(
+        None, description="Requests per second, a Poisson process: 20, or 20/s, 1200/min."
+    )
     concurrency: Few | None = Field(None, description="At most so many under way.")
     prefixes: Annotated[int, Field(ge=0, le=100_000)] = Field(
         0, description="Prompts begin with one of so many texts."

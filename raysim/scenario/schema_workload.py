@@ -23,7 +23,8 @@ S = TypeVar("S", bound=Section)
 _PERIODS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-def _per_second(value: Any) -> float:
+def per_second(value: Any) -> float:
+    """``20/s``, ``90/min`` or ``1000/h`` in units of 1/s; ValueError of anything else."""
     if isinstance(value, float):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*/\s*(s|min|h)\s*", str(value))
@@ -34,7 +35,7 @@ def _per_second(value: Any) -> float:
 
 PerSecond = Annotated[
     float,
-    BeforeValidator(_per_second),
+    BeforeValidator(per_second),
     WithJsonSchema({"type": "string", "examples": ["20/s"]}),
 ]
 

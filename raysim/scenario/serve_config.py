@@ -53,6 +53,8 @@ def deployments_of(
     at = _application(document, application)
     app = document.data["applications"][at[1]]
     own = {d.name: d for d in said}
+    if not own and not app.get("deployments"):
+        raise ScenarioError(document.problem(at, _no_deployments(app)))
     found = []
     for i, options in enumerate(app.get("deployments", [])):
         where = (*at, "deployments", i)
@@ -85,6 +87,21 @@ def _application(document: Document, name: str | None) -> KeyPath:
         there = ", ".join(map(str, names))
         raise ScenarioError(document.problem(("applications",), f"{what}; there are {there}"))
     return ("applications", names.index(name))
+
+
+def _no_deployments(app: dict[str, Any]) -> str:
+    """What to do about an application that leaves its deployments to the code it imports."""
+    path = app.get("import_path")
+    if str(path).startswith("ray.serve.llm"):
+        return (
+            "Ray Serve LLM's application: say it as `llm: {model: config.json, engine_kwargs: ..., "
+            "replicas: 1, load: ...}` in place of `serve`, with the engine_kwargs of its "
+            f"LLMConfig, or run a script that calls {str(path).rpartition(':')[2]}"
+        )
+    return (
+        f"names no deployments: {path} makes them; name them, and what a request does in each, "
+        "under `deployments` beside `config`"
+    )
 
 
 def _options(options: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from raysim.units import format_bytes
 
 BUSY = 0.9
 MANY_PREEMPTED = 0.02
+MANY_CUT = 0.02
 KEEPS_UP = 0.93
 """Of the offered rate, over a run whose last requests end after the last has come."""
 SLOW_START_S = 120.0
@@ -99,7 +100,7 @@ class LlmJob:
             tables=(latencies(times), _memory(replicas), self._start(cold_s)),
             bound_by=self._bound_by(busy, loop, preempted, metrics["requests_per_s"]),
             would_help=self._would_help(busy, loop, metrics["requests_per_s"]),
-            warnings=self._warnings(loop, preempted),
+            warnings=(*self._warnings(loop, preempted), *self._cut(served)),
             inputs=_INPUTS,
             simplifications=(
                 "Experts are chosen evenly; the number of replicas stands.",
@@ -146,7 +147,25 @@ class LlmJob:
                 ("profile, cache", cold.profile_s),
             ]
         columns: tuple[tuple[str, Unit], ...] = (("phase", "text"), ("time", "seconds"))
-        return Table(title="cold start", columns=columns, rows=(*rows, ("all replicas", cold_s)))
+        what = "all replicas" if rows else "all replicas, warm (`cold_start: {}` has them load)"
+        return Table(title="cold start", columns=columns, rows=(*rows, (what, cold_s)))
+
+    def _cut(self, served: list[Served]) -> tuple[PlannerWarning, ...]:
+        """That many requests are longer than the engine takes."""
+        most = self.load.max_model_len
+        if most is None:
+            return ()
+        lengths = [s.request.prompt_tokens + s.request.output_tokens for s in served]
+        share = sum(length >= most for length in lengths) / len(lengths)
+        if share <= MANY_CUT:
+            return ()
+        cause = f"{share:.0%} of the requests are longer than max_model_len {most:,}; they are cut "
+        return (
+            PlannerWarning(
+                code="llm-too-long", cause=f"{cause}to it here, vLLM refuses such prompts.",
+                fix="Raise max_model_len, or give the load shorter prompts and outputs.",
+            ),
+        )  # fmt: skip
 
     def _warnings(self, loop: float, preempted: float) -> tuple[PlannerWarning, ...]:
         app = self.app

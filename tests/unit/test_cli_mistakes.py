@@ -101,3 +101,37 @@ def test_typos_of_verbs_and_options(
 ) -> None:
     assert main(words) == 2
     assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["check", "plan"])
+def test_a_program_is_told_what_to_write_around_it(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.py").write_text("import ray\n")
+    assert main([verb, "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train.py   is a program, not a scenario; `raysim run train.py` runs it")
+    assert "{cluster: {from: cluster.yaml}, jobs: [{script: train.py}]}" in said
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("ray.serve.llm:build_openai_app", "is a Ray Serve LLM config, not a scenario; write one"),
+        ("app:app", "is a Ray Serve config, not a scenario; a scenario points at it"),
+    ],
+)
+def test_a_serve_config_is_told_from_a_scenario(
+    path: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("serve.yaml").write_text(f"applications:\n- name: a\n  import_path: {path}\n")
+    assert main(["run", "serve.yaml"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_name_of_the_hub_is_told_how_to_get_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "Qwen/Qwen3-32B"]) == 2
+    said = capsys.readouterr().err
+    assert "raysim asks no network: `hf download Qwen/Qwen3-32B config.json" in said
+    assert main(["memory", "nowhere/config.json"]) == 2
+    assert "nor is there nowhere" in capsys.readouterr().err

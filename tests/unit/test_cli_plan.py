@@ -144,3 +144,15 @@ def test_keys_that_decide_are_printed(in_tmp: Path, capsys: pytest.CaptureFixtur
     (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("Decided by"))
     assert "zero_stage" in line
     assert "micro_batch" in line
+
+
+def test_nothing_fits_and_what_was_not_tried_is_named(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+):
+    large = ["--set", "train.micro_batch=4096", "--vary", "train.zero_stage=1,3"]
+    assert main(["plan", SCENARIO, *large]) == 1
+    printed = capsys.readouterr().out
+    assert "2 exceed GPU or host memory" in printed
+    assert "Not tried   --vary train.activation_checkpointing=none,full" in printed
+    main(["plan", SCENARIO, *large, "--vary", "train.activation_checkpointing=none,full"])
+    assert "Not tried" not in capsys.readouterr().out

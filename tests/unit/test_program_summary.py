@@ -234,3 +234,34 @@ def test_simulations_share_nothing(tmp_path: Path) -> None:
     digests = {run(tmp_path, SQUARES).summary["simulation"]["digest"] for _ in range(2)}
     assert len(digests) == 1
     assert Simulation().digest not in digests
+
+
+KILLED = """
+import time
+import ray
+ray.init()
+@ray.remote(num_cpus=1)
+class A:
+    def watch(self):
+        time.sleep(100)
+    def ready(self):
+        pass
+@ray.remote(num_cpus=1, max_retries=0)
+def wrong():
+    raise ValueError
+a = A.remote()
+a.watch.remote()
+time.sleep(5)
+ray.kill(a)
+time.sleep(1)
+ref = wrong.remote()
+ray.wait([ref])
+"""
+
+
+def test_calls_that_the_program_ends_are_no_failures(tmp_path: Path) -> None:
+    """``ray list tasks`` has them FAILED, as Ray Train's watcher at the end of every run."""
+    summary = run(tmp_path, KILLED).summary
+    assert summary["tasks"]["by_state"]["FAILED"] == 2
+    (only,) = summary["failures"]
+    assert (only["error_type"], only["attempts"]) == ("TASK_EXECUTION_EXCEPTION", 1)

@@ -113,7 +113,7 @@ def test_an_instance_type_that_the_catalog_has_no_row_for_is_what_its_name_says(
     assert made.spec is not None
     node = made.spec.groups[0].node
     assert (node.name, node.vcpus, node.memory_bytes) == ("r6g.2xlarge", 8, 64 * 2**30)
-    assert node.usd_per_hour is None
+    assert node.usd_per_hour == pytest.approx(0.472)  # AWS's list: 0.4032 of Graviton, r6i 0.504
     assert node.provenance["vcpus"].basis == "assumed"
     said = "r6g.2xlarge is not in the catalog; taken as a plain machine with 8 vCPUs, 64 GiB"
     assert any(said in str(note) for note in made.notes)
@@ -432,3 +432,38 @@ def test_tpus_are_named_where_they_are_refused(said: str) -> None:
     text = AWS.replace("InstanceType: p4d.24xlarge", said)
     assert "unknown node 'v" in errors(text).lower()
     assert cluster(text, hardware={"gpu": {"node": "cpu-64"}}).groups[1].node.vcpus == 64
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("workerGroupSpecs:", "workerGroupSpec:", "did you mean 'workerGroupSpecs'?"),
+        ("replicas: 2", "replica: 2", "did you mean 'replicas'?"),
+        ("memory: 200G, ", "memory: 200G, nvidia.com/gpus: 8, ", "did you mean 'nvidia.com/gpu'?"),
+        ("kind: RayCluster", "kind: Raycluster", "did you mean 'RayCluster'?"),
+    ],
+)
+def test_fields_that_are_nearly_kuberays_are_refused(old: str, new: str, said: str) -> None:
+    """As ``kubectl apply`` does; silence would leave the cluster without its workers."""
+    assert said in errors(TPUS.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "{InstanceType: p4d.24xlarge, InstanceMarketOptions: {MarketType: spot}}",
+        "{machineType: a2-highgpu-8g, scheduling: [{preemptible: true}]}",
+        "{azure_arm_parameters: {vmSize: Standard_ND96asr_v4, priority: Spot}}",
+    ],
+)
+def test_spot_machines_without_a_price_are_told_so(config: str) -> None:
+    text = AWS.replace("{InstanceType: p4d.24xlarge}", config)
+    assert "gpu asks for spot machines; they are priced on demand" in str(result(text).on_demand)
+    assert not result(text, prices={"gpu": "9 usd/h"}).on_demand
+    assert not result(AWS).on_demand
+
+
+def test_spot_pods_without_a_price_are_told_so() -> None:
+    selector = "{nodeSelector: {karpenter.sh/capacity-type: spot}, containers:"
+    made = result(TPUS.replace("{containers:", selector))
+    assert set(made.on_demand) == {"head", "tpus"}

@@ -27,7 +27,7 @@ def test_a_name_says_the_size(name: str, vcpus: int, gib: float) -> None:
     node = by_name(name)
     assert node is not None
     assert (node.name, node.vcpus, node.memory_bytes / GIB) == (name, vcpus, gib)
-    assert node.usd_per_hour is None
+    assert 0.02 * vcpus < (node.usd_per_hour or 0) < 0.12 * vcpus  # clouds' lists of such sizes
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,11 @@ def test_by_size_cuts_and_grows_the_plain_machines() -> None:
     large = by_size(128, None)
     assert (large.vcpus, large.memory_bytes) == (128, 512 * GIB)
     assert large.cpu.flops_per_s == 2 * catalog.node("cpu-64").cpu.flops_per_s
+
+
+@pytest.mark.parametrize("name", ["c6i.2xlarge", "m6i.2xlarge", "m6i.8xlarge", "r6i.2xlarge"])
+def test_a_size_costs_about_what_the_clouds_list_says(name: str) -> None:
+    row = catalog.node(name)
+    priced = by_size(row.vcpus, row.memory_bytes)
+    assert priced.usd_per_hour == pytest.approx(row.usd_per_hour, rel=0.08)
+    assert priced.provenance["usd_per_hour"].basis == "assumed"

@@ -242,3 +242,20 @@ def test_traps_of_a_run_are_warned_of() -> None:
     assert "serve-at-max-replicas" in codes(stuck)
     slots = {"name": "m", "num_replicas": 4, "work": {"wait": "1s"}}
     assert "serve-slots-bound" in codes(slots, load={"rate": "40/s", "lasting": "30s"})
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("ray.serve.llm:build_openai_app", "say it as `llm: {model: config.json"),
+        ("fruit:app", "names no deployments: fruit:app makes them; name them"),
+    ],
+)
+def test_a_serve_config_without_deployments_says_what_to_write(
+    tmp_path: Path, path: str, said: str
+) -> None:
+    """``serve build`` writes them; a config by hand may leave them to the code."""
+    with pytest.raises(ScenarioError) as caught:
+        from_config(tmp_path, f"applications:\n- name: a\n  import_path: {path}\n")
+    assert said in str(caught.value)
+    assert "serve_config.yaml:2:3" in str(caught.value)

@@ -132,7 +132,8 @@ def report_of(record: RunRecord, *, ok: bool, text: str) -> LibraryReport:
 def _verdict(outcome: TrainOutcome, kept: int) -> str:
     record = outcome.record
     world = record.attempts[-1].world_size if record.attempts else 0
-    done = f"{kept} steps on {world} workers, {len(record.attempts)} attempts"
+    times = len(record.attempts)
+    done = f"{kept} steps on {world} workers, {times} attempt{'s' * (times != 1)}"
     if outcome.ok:
         return f"{done}, {record.goodput:.1%} of the time in steps that are kept"
     error = outcome.error.message.split("\n")[0] if outcome.error is not None else ""

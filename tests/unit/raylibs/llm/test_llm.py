@@ -136,6 +136,7 @@ def test_a_scenario_runs_and_repeats_itself(tmp_path: Path) -> None:
         (f"{SENDS}, engine_kwargs: {{max_num_seq: 3}}", "did you mean 'max_num_seqs'?"),
         (f"{SENDS}, engine_kwargs: {{pipeline_parallel_size: 0}}", "whole number of at least 1"),
         (f"{SENDS}, replicas: 0", "jobs.0.llm.replicas"),
+        (SENDS.replace("concurrency: 5", "rate: 5/day"), "expected a rate such as '20/s'"),
     ],
 )
 def test_what_is_wrong_is_said_where_it_stands(tmp_path: Path, llm: str, said: str) -> None:
@@ -147,3 +148,19 @@ def test_what_is_wrong_is_said_where_it_stands(tmp_path: Path, llm: str, said: s
 def test_a_model_that_cannot_be_served_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"'bert' cannot be served yet"):
         raysim.load(scenario(tmp_path, SENDS, {"model_type": "bert"}))
+
+
+def test_prompts_that_are_cut_to_the_engines_length_are_said() -> None:
+    cut = replace(LOAD, prompt=Lengths(mean=2000), max_model_len=1000, requests=20)
+    (warning,) = report(job(cut)).warnings
+    assert warning.code == "llm-too-long"
+    assert "100% of the requests are longer than max_model_len 1,000" in warning.cause
+    assert not report(job(replace(LOAD, max_model_len=8192, requests=20))).warnings
+
+
+@pytest.mark.parametrize(("said", "per_s"), [("15", 15.0), ("15/s", 15.0), ("90/min", 1.5)])
+def test_a_load_says_its_rate_with_or_without_a_unit(
+    tmp_path: Path, said: str, per_s: float
+) -> None:
+    read: Any = raysim.load(scenario(tmp_path, SENDS.replace("concurrency: 5", f"rate: {said}")))
+    assert read.job.library.load.rate_per_s == per_s
