@@ -150,6 +150,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.training_dataloader: Any = None
         self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # it says nothing
         self._step_applied = False
+        self._latest: Prediction | None = None
         self._is_boundary: bool | None = None
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
@@ -191,7 +192,11 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _take_step(self) -> None:
         steps = self._steps
-        steps.take_step(steps.asked(self.gradient_accumulation_steps()))
+        if steps.several.on:
+            steps.several.step(None, self.optimizer, None)
+        else:
+            steps.take_step(steps.asked(self.gradient_accumulation_steps()))
+        self._latest = steps.latest
         self.optimizer._opt_called = True  # noqa: SLF001  (torch's schedulers ask for it)
         self.global_steps += 1
         self.global_samples += self.train_batch_size()
@@ -365,9 +370,9 @@ class DeepSpeedEngine(torch.nn.Module):
         return str(Path(load_dir, tag)), said["client_state"]
 
     def _known(self, call: str) -> Prediction:
-        if self._steps.latest is None:
+        if self._latest is None:
             raise NotEmulatedError(f"engine.{call} before the first step", f"{call} after a step")
-        return self._steps.latest
+        return self._latest
 
     def _cost(self, found: Prediction, kind: Kind) -> CheckpointCost:
         saves, key = self._steps.shared.saves, (id(found), kind)

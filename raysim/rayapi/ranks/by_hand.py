@@ -23,6 +23,7 @@ import torch
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
+from raysim.rayapi.shapes.engines import STATES
 from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
 from raysim.rayapi.shapes.world import begin as begin_on_shapes
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from raysim.raycore.process import CoreProcess
 
 LIBRARY = "ranks"
-STATES = frozenset(["parameter", "optimizer_state"])
-"""Categories of memory that stay between steps."""
 
 
 @dataclass(kw_only=True)

@@ -131,7 +131,8 @@ class Steps:
         role = self.shared.roles.get(key)
         if not learns:
             return self.beside.evaluate(partial(self._run, run), module, key, role, args, kwargs)
-        if self.several.on or (self._key is not None and self._is_another(module)):
+        another = self._is_another(module) if self._key else self.several.returns(module)
+        if self.several.on or another:
             if not self.several.on:
                 self.begin_several(module)
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
@@ -347,6 +348,8 @@ class Steps:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
         timed = self.latest is not None
+        if self._module is not None and not self.several.on:
+            self.several.stepped(self._module)
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key, self.feed, self._reduced = None, None, 0
         if self._repeats and not self.several.on:
