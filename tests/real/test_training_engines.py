@@ -65,7 +65,9 @@ def test_a_gans_engines_step_for_themselves(predicted: list[prediction.Predictio
     assert {p.plan.zero.stage for p in predicted} == {1}
     both = next(p for p in predicted if p.plan.model.name == "Maker_and_Judge")
     numel = 64 * 1024 + 1024 + 2 * (1024 * 512) + 512 + 1024 + 1024 + 1
-    assert sum(layer.body.numel for layer in both.plan.model.layers) == numel  # its backward goes through both
+    assert (
+        sum(layer.body.numel for layer in both.plan.model.layers) == numel
+    )  # its backward goes through both
     assert report.metrics["step_seconds"] > both.step_ns * 1e-9
 
 

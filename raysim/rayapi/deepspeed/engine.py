@@ -137,10 +137,9 @@ class DeepSpeedEngine(torch.nn.Module):
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
+        self._json = config_of(config, args)[1]
         if lr_scheduler is None:
-            self.lr_scheduler = schedule_of(
-                config_of(config, args)[1].get("scheduler", {}), self.optimizer
-            )
+            self.lr_scheduler = schedule_of(self._json.get("scheduler", {}), self.optimizer)
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
@@ -224,17 +223,22 @@ class DeepSpeedEngine(torch.nn.Module):
         return nullcontext()
 
     def deepspeed_io(
-        self, dataset: Any, batch_size: int | None = None, collate_fn: Any = None, **_more: Any
-    ) -> Any:
-        """A loader of each replica's own samples."""
+        self, dataset: Any, batch_size: int | None = None, route: str = "train",
+        pin_memory: bool = True, data_sampler: Any = None, collate_fn: Any = None,
+        num_local_io_workers: int | None = None,
+    ) -> Any:  # fmt: skip
+        """A loader of each replica's own samples, by two processes, as DeepSpeed makes it."""
         from torch.utils.data import DataLoader, DistributedSampler
 
-        sampler: Any = DistributedSampler(
-            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp
-        )
+        sampler: Any = data_sampler or DistributedSampler(
+            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp,
+            shuffle=route == "train",
+        )  # fmt: skip
         return DataLoader(
             dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            sampler=sampler, collate_fn=collate_fn, drop_last=True,
+            sampler=sampler, collate_fn=collate_fn, pin_memory=pin_memory,
+            num_workers=2 if num_local_io_workers is None else num_local_io_workers,
+            drop_last=bool(self._json.get("dataloader_drop_last", False)),
         )  # fmt: skip
 
     # ---- what it is asked ------------------------------------------------------------------------

@@ -413,7 +413,7 @@ class Steps:
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
     def asked_of(
-        self, key: Any, module: Any, accumulation: int, optimizer: Optimizer, idle_bytes: int
+        self, key: Any, module: Any, accumulation: int, optimizer: Any, idle_bytes: int
     ) -> Prediction:
         """Of a phase of several modules' step, beside whose weights others lie."""
         self._key, self._module, self._views, self.several.idle_bytes = key, module, 1, idle_bytes
