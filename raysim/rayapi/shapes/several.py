@@ -199,6 +199,8 @@ class Several:
         self._tape = Recording()
         self._phases: dict[Any, tuple[Any, int]] = {}
         """By key, with how often backward has run since their optimizer's last step."""
+        self._reduced: dict[Any, int] = {}
+        """Of them, how often it has reduced gradients."""
         self._known: dict[Any, tuple[Any, Any]] = {}
         """Phases that have been traced: their role's key and their module."""
         self._found: dict[Any, Prediction] = {}
@@ -299,6 +301,8 @@ class Several:
         key = key, phase
         _, count = self._phases.get(key, (phase, 0))
         self._phases[key] = phase, count + 1
+        syncs = all(getattr(c.module, "require_backward_grad_sync", True) for c in used)
+        self._reduced[key] = self._reduced.get(key, 0) + (steps.sync and syncs)
         self._graded |= {id(c.module): c.module for c in used if _keeps_gradients(c.module)}
         if key in self._found:
             steps.queued_ns += sum(self._found[key].passes_ns)
@@ -380,7 +384,8 @@ class Several:
             return
         found: list[tuple[Prediction, Any, int]] = []
         for key, phase, count in mine:
-            asked = steps.asked_of(key[0], phase, count, own, self._idle_bytes(phase))
+            self.idle_bytes, reduced = self._idle_bytes(phase), self._reduced.pop(key, 0)
+            asked = steps.asked_of(key[0], phase, count, reduced, own)
             found.append((asked, phase, count))
             self._found[key] = asked
         found.sort(key=lambda each: (-each[0].peak_bytes, -each[0].step_ns))

@@ -413,10 +413,10 @@ class Steps:
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
     def asked_of(
-        self, key: Any, module: Any, accumulation: int, optimizer: Any, idle_bytes: int
+        self, key: Any, module: Any, accumulation: int, reduced: int, optimizer: Any
     ) -> Prediction:
         """Of a phase of several modules' step, beside whose weights others lie."""
-        self._key, self._module, self._views, self.several.idle_bytes = key, module, 1, idle_bytes
+        self._key, self._module, self._views, self._reduced = key, module, 1, reduced
         return self.asked(accumulation, optimizer)
 
     def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
