@@ -374,9 +374,10 @@ class DeepSpeedEngine(torch.nn.Module):
         return str(Path(load_dir, tag)), said["client_state"]
 
     def _known(self, call: str) -> Prediction:
-        if self._latest is None:
+        found = self._latest or self._steps.latest  # which its optimizer may have taken, by itself
+        if found is None:
             raise NotEmulatedError(f"engine.{call} before the first step", f"{call} after a step")
-        return self._latest
+        return found
 
     def _cost(self, found: Prediction, kind: Kind) -> CheckpointCost:
         saves, key = self._steps.shared.saves, (id(found), kind)
