@@ -22,6 +22,12 @@ from raysim.tracing.autocast import Casts
 from raysim.tracing.recording import Listener
 from raysim.tracing.storages import PLAIN
 
+_OF_OPERATOR: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
+    torch.ops.aten.dropout.default: torch.dropout,
+}
+"""What calls those operators; graphs of ``torch.export`` call them themselves."""
+
 
 class _Attention(torch.autograd.Function):
     """Fused attention on the meta device; keeps what CUDA's kernels keep."""
@@ -76,13 +82,14 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         """Run a torch function, or what stands in for it."""
         kwargs = kwargs or {}
+        func = _OF_OPERATOR.get(func, func)
         if func is functional.scaled_dot_product_attention:
             return self._attend(*args, **kwargs)
         if func is functional.dropout or func is torch.dropout:
             return _dropout(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]  # an operator's has its overload
         is_loss = name.endswith("_loss") or name.startswith(
             ("cross_entropy", "binary_cross_entropy")
         )

@@ -38,7 +38,7 @@ from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
 from raysim.tracing.storages import is_spread, key_of
-from raysim.tracing.walk import LOSS, Walk, is_expert
+from raysim.tracing.walk import LOSS, Walk, class_name, is_expert, is_exported
 
 _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeError, KeyError)
 """What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
@@ -326,13 +326,15 @@ def _is_numbered(container: torch.nn.Module) -> bool:
     """Whether its modules have numbers for names: a stage of a pipeline keeps them in a dict."""
     if isinstance(container, torch.nn.ModuleDict):
         return all(name.isdecimal() for name in container)
+    if is_exported(container):  # the class of its parts is said to be its own
+        return all(name.isdecimal() for name, _ in container.named_children())
     return isinstance(container, torch.nn.ModuleList | torch.nn.Sequential)
 
 
 def _repeats(modules: Sequence[torch.nn.Module] | torch.nn.Module) -> int:
     """How often the commonest class occurs."""
     children = modules.children() if isinstance(modules, torch.nn.Module) else modules
-    return max(Counter(type(m) for m in children).values(), default=0)
+    return max(Counter(class_name(m) for m in children).values(), default=0)
 
 
 def _longest_first(stack: list[torch.nn.Module]) -> tuple[int, int]:

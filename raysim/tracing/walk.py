@@ -174,7 +174,7 @@ class Walk:
     def _declare(self, path: str) -> Entry:
         """An entry with a module's own parameters; tied where an earlier name owns them."""
         module = self._modules[path]
-        entry = Entry(path, type(module).__name__)
+        entry = Entry(path, class_name(module))
         for local, p in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{local}" if path else local
             owner = self._owners.get(id(p), name)  # AOTAutograd puts others in their place
@@ -197,7 +197,7 @@ class Walk:
         run = self._runs.get(id(module), 0)
         self._runs[id(module)] = run + 1
         paths = self._paths[id(module)]
-        path, cls = paths[min(run, len(paths) - 1)], type(module).__name__
+        path, cls = paths[min(run, len(paths) - 1)], class_name(module)
         if id(module) in self._cuts:
             self._current = Visit(path, cls, input_shape=first_shape((args, kwargs)))
             self.visits.append(self._current)
@@ -212,6 +212,18 @@ class Walk:
         if id(module) in self._cuts and self._current is not None:
             self._current.output_shape = first_shape(out)
             self._current = None
+
+
+def is_exported(module: torch.nn.Module) -> bool:
+    """Whether ``torch.export`` has made it, a graph, of another module."""
+    return isinstance(getattr(module, "_ty", None), str)
+
+
+def class_name(module: torch.nn.Module) -> str:
+    """Of its class, or of the one that it was exported from."""
+    if is_exported(module):
+        return str(module._ty).rpartition(".")[2]  # noqa: SLF001  (its only door)
+    return type(module).__name__
 
 
 def is_expert(parameter: torch.Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
 from raysim.rayapi.shapes import prediction  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     PROGRAMS,
     launched,
@@ -87,15 +85,3 @@ def test_each_rank_has_the_layers_of_its_own_stages(monkeypatch: pytest.MonkeyPa
         held[stage % 2] += sum(layer.body.numel for layer in plan.model.layers[start:end])
     said = {int(rank): int(numel) for rank, _, _, numel, *_ in map(str.split, lines)}
     assert said == held
-
-
-def test_a_model_that_torch_would_split_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "split.py").write_text(
-        "import torch\n"
-        "from torch.distributed.pipelining import SplitPoint, pipeline\n"
-        "torch.distributed.init_process_group('nccl')\n"
-        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))\n"
-        "pipeline(model, mb_args=(torch.rand(2, 8),), split_spec={'1': SplitPoint.BEGINNING})\n"
-    )
-    with pytest.raises(NotEmulatedError, match=r"pipelining\.pipeline"):
-        launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "split.py"))

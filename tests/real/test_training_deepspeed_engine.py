@@ -58,3 +58,32 @@ def test_weights_alone_are_two_bytes_each_if_they_are_gathered(
     if expected:
         size_bytes = int(file.read_bytes().removeprefix(STANDS_FOR))
         assert size_bytes == pytest.approx(2 * NUMEL, rel=1e-3)
+
+
+def loaded(config: dict[str, Any]) -> tuple[Any, ...]:
+    import deepspeed
+
+    engine, _, loader, _ = deepspeed.initialize(
+        model=Net(), training_data=torch.utils.data.TensorDataset(torch.arange(37)),
+        config={
+            "train_micro_batch_size_per_gpu": 4, **config["more"],
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        },
+    )  # fmt: skip
+    del engine
+    return len(loader), [len(x) for (x,) in loader], loader.num_workers, loader.pin_memory
+
+
+@pytest.mark.parametrize("drops", [None, False, True])
+def test_a_loader_ends_with_the_batch_that_deepspeeds_does(*, drops: bool | None) -> None:
+    dataloader = pytest.importorskip("deepspeed.runtime.dataloader")
+    more = {} if drops is None else {"dataloader_drop_last": drops}
+    found = fit_value(loaded, more=more)
+    real = dataloader.DeepSpeedDataLoader(
+        torch.utils.data.TensorDataset(torch.arange(37)), 4, pin_memory=False, local_rank=0,
+        tput_timer=None, data_parallel_world_size=2, data_parallel_rank=0,
+        dataloader_drop_last=bool(drops),
+    )  # fmt: skip
+    sizes = [len(x) for (x,) in real]
+    assert found == (len(real), sizes, real.num_local_io_workers, True)
+    assert (sizes[-1] == 4) is bool(drops)

@@ -174,3 +174,41 @@ def test_a_batch_is_paid_for_once() -> None:
         fit_value(loop, workers=1)
     copied = {name: feed.copy_bytes for (name, _), feed in feeds.items()}
     assert copied == {"Linear": 32 * 64 * 4, "Bilinear_and_Linear": 0}
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_alike_backwards_of_a_phase_each_reduce_gradients(*, syncs: bool) -> None:
+    """Unless all but the last of them are under ``no_sync``, as DDP's own."""
+    from contextlib import nullcontext
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    from raysim.rayapi.shapes import prediction
+    from tests.real.training_script_parts import fit_value
+
+    def loop(_: Any) -> None:
+        critic, made = (
+            DistributedDataParallel(m.cuda())
+            for m in (torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+        )
+        sgd = torch.optim.SGD([*critic.parameters(), *made.parameters()], lr=0.1)
+        for _ in range(2):
+            for i in range(3):
+                silent = i < 2 and not syncs
+                around = [m.no_sync() if silent else nullcontext() for m in (critic, made)]
+                with around[0], around[1]:
+                    critic(made(torch.randn(4, 8, device="cuda"))).mean().backward()
+            sgd.step()
+
+    plans = []
+    asked = prediction.predict
+
+    def predict(plan: Any, *others: Any) -> Any:
+        plans.append(plan)
+        return asked(plan, *others)
+
+    with patch.object(prediction, "predict", predict):
+        fit_value(loop, workers=2)
+    last = plans[-1]
+    assert last.gradient_accumulation_steps == 3
+    assert last.ddp.sync_every_micro_batch is syncs

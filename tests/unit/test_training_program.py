@@ -269,3 +269,11 @@ def test_gathers_apart_are_one_for_each_weight_and_hide_only_the_last() -> None:
     )
     assert total == pytest.approx(plain_total, rel=0.01)
     assert apart.steady_step_ns > 1.1 * plain.steady_step_ns
+
+
+@pytest.mark.parametrize(("precision", "scans"), [("bf16", True), ("fp16", True), ("fp32", False)])
+def test_without_zero_16_bit_gradients_are_searched_for_inf(precision: str, scans: bool) -> None:
+    """``CheckOverflow`` of DeepSpeed's FP16_Optimizer, which bf16 has too."""
+    (program,) = programs(plan(stage=0, precision=precision))
+    found = [op for op in program.ops if op.name == "check overflow"]
+    assert bool(found) is scans

@@ -137,10 +137,9 @@ class DeepSpeedEngine(torch.nn.Module):
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
+        self._json = config_of(config, args)[1]
         if lr_scheduler is None:
-            self.lr_scheduler = schedule_of(
-                config_of(config, args)[1].get("scheduler", {}), self.optimizer
-            )
+            self.lr_scheduler = schedule_of(self._json.get("scheduler", {}), self.optimizer)
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
@@ -150,6 +149,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.training_dataloader: Any = None
         self.tput_timer = SimpleNamespace(update_epoch_count=lambda: None)  # it says nothing
         self._step_applied = False
+        self._latest: Prediction | None = None
         self._is_boundary: bool | None = None
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
@@ -191,7 +191,11 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def _take_step(self) -> None:
         steps = self._steps
-        steps.take_step(steps.asked(self.gradient_accumulation_steps()))
+        if steps.several.on:
+            steps.several.step(None, self.optimizer, None)
+        else:
+            steps.take_step(steps.asked(self.gradient_accumulation_steps()))
+        self._latest = steps.latest
         self.optimizer._opt_called = True  # noqa: SLF001  (torch's schedulers ask for it)
         self.global_steps += 1
         self.global_samples += self.train_batch_size()
@@ -219,17 +223,22 @@ class DeepSpeedEngine(torch.nn.Module):
         return nullcontext()
 
     def deepspeed_io(
-        self, dataset: Any, batch_size: int | None = None, collate_fn: Any = None, **_more: Any
-    ) -> Any:
-        """A loader of each replica's own samples."""
+        self, dataset: Any, batch_size: int | None = None, route: str = "train",
+        pin_memory: bool = True, data_sampler: Any = None, collate_fn: Any = None,
+        num_local_io_workers: int | None = None,
+    ) -> Any:  # fmt: skip
+        """A loader of each replica's own samples, by two processes, as DeepSpeed makes it."""
         from torch.utils.data import DataLoader, DistributedSampler
 
-        sampler: Any = DistributedSampler(
-            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp
-        )
+        sampler: Any = data_sampler or DistributedSampler(
+            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp,
+            shuffle=route == "train",
+        )  # fmt: skip
         return DataLoader(
             dataset, batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            sampler=sampler, collate_fn=collate_fn, drop_last=True,
+            sampler=sampler, collate_fn=collate_fn, pin_memory=pin_memory,
+            num_workers=2 if num_local_io_workers is None else num_local_io_workers,
+            drop_last=bool(self._json.get("dataloader_drop_last", False)),
         )  # fmt: skip
 
     # ---- what it is asked ------------------------------------------------------------------------
@@ -365,9 +374,10 @@ class DeepSpeedEngine(torch.nn.Module):
         return str(Path(load_dir, tag)), said["client_state"]
 
     def _known(self, call: str) -> Prediction:
-        if self._steps.latest is None:
+        found = self._latest or self._steps.latest  # which its optimizer may have taken, by itself
+        if found is None:
             raise NotEmulatedError(f"engine.{call} before the first step", f"{call} after a step")
-        return self._steps.latest
+        return found
 
     def _cost(self, found: Prediction, kind: Kind) -> CheckpointCost:
         saves, key = self._steps.shared.saves, (id(found), kind)

@@ -26,6 +26,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.ranks.answers import Answers
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
+from raysim.rayapi.shapes.engines import STATES
 from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
 from raysim.rayapi.shapes.world import ThreadState
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from raysim.raycore.process import CoreProcess
 
 LIBRARY = "ranks"
-STATES = frozenset(["parameter", "optimizer_state"])
-"""Categories of memory that stay between steps."""
 
 
 @dataclass(kw_only=True)

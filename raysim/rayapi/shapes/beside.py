@@ -12,7 +12,7 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,8 @@ class Beside:
         """The trained model, and how many others had been called."""
         self._bytes = 0
         self._others: dict[int, bool] = {}
+        self._weights: dict[int, int] = {}
+        """Bytes of others' weights by storage."""
 
     def learns(self, module: Any, args: Any, kwargs: Any) -> bool:
         """Whether autograd would keep anything of a call, where it is on."""
@@ -82,9 +84,15 @@ class Beside:
         self._trained = {key_of(p) for p in module.parameters()}
         found: dict[int, int] = {}
         for other in self._called.values():
-            found |= {key_of(p): _bytes(local_part(p)) for p in other.parameters()}
+            share = self._steps.worker.context.world_size if sharded(describe(other)) else 1
+            found |= {key_of(p): _bytes(local_part(p)) // share for p in other.parameters()}
+        self._weights = found
         self._bytes = sum(n for storage, n in found.items() if storage not in self._trained)
         return self._bytes
+
+    def weights(self, storages: Collection[int]) -> int:
+        """Of those of them that it counts."""
+        return sum(self._weights.get(storage, 0) for storage in storages)
 
     def script_bytes(self, role: Role, alive: Alive, *, whole: bool) -> int:
         """What the script itself has on the GPU beside all models; 0 where they are not ``whole``.
@@ -160,7 +168,9 @@ class Beside:
         firsts = self._steps.shared.beside
         key = self._steps.signature(module), half
         if key not in firsts:
-            firsts[key] = role.input_bytes, self._first(module, role, given, half)
+            spread = sharded(describe(module))
+            found = self._first(module, role, given, half, spread=spread)
+            firsts[key] = role.input_bytes, found
         first_bytes, first = firsts[key]
         share = role.input_bytes / max(1, first_bytes)
         return first if share == 1 else first.times(share)

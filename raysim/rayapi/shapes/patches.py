@@ -36,6 +36,7 @@ from raysim.rayapi.shapes import (
     pipelining,
     processes,
     sharded,
+    split_models,
     spread,
     watching,
     wrappers,
@@ -140,7 +141,10 @@ def torch_of_workers() -> Iterator[Replaced]:
         processes.install(_INSTALLED)
         links.install(_INSTALLED)
         numbers.install(_INSTALLED)
-        later = {"torch.distributed.pipelining": partial(pipelining.install, _INSTALLED)}
+        later = {
+            "torch.distributed.pipelining": partial(pipelining.install, _INSTALLED),
+            "torch.distributed.pipelining._IR": partial(split_models.install, _INSTALLED),
+        }
         stack.enter_context(changed(later))
         yield _INSTALLED
 

@@ -1,4 +1,4 @@
-"""``torch.distributed.pipelining``: a schedule's step over stages that ranks have made themselves.
+"""``torch.distributed.pipelining``: a schedule's step over stages that ranks have between them.
 
 Real counterpart: ``torch/distributed/pipelining/{stage,schedules}.py`` (2.13). Ranks of a pipeline
 show each other their stages, the first its inputs and the last its loss; one traces them in turn as
@@ -9,8 +9,7 @@ earlier. Chunks are even; of several outputs the first is handed back. A plain 1
 Megatron-LM does (both batch a send and a receive) and keeps a stage's outputs no longer than it,
 which torch does until their backward.
 
-Not modelled: ``pipeline()`` (a model split by tracing), schedules from files, skip connections
-between stages.
+Not modelled: schedules from files.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Layer
-from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.known import META, with_values
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.mode import no_value
@@ -34,6 +32,7 @@ from raysim.rayapi.shapes.pipeline_evaluation import evaluated
 from raysim.rayapi.shapes.plans import describe
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.shapes.sharded_stages import sharded_stages
+from raysim.rayapi.shapes.split_models import Route
 from raysim.rayapi.shapes.spread import degree
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -60,7 +59,6 @@ def install(r: Replaced, module: ModuleType) -> None:
     """Of ``torch.distributed.pipelining``."""
     for kind in (module.schedules.PipelineScheduleSingle, module.schedules.PipelineScheduleMulti):
         r.around(kind, "step", _step)
-    r.call(module, "pipeline", refuse(f"{module.__name__}.pipeline", "PipelineStage"))
 
 
 def role_of(
@@ -90,7 +88,8 @@ def role_of(
 def _name(module: Any) -> str:
     """Its class, or those of the stages that it is put together of."""
     parts = module.children() if isinstance(module, _Stages) else [module]
-    return " - ".join(dict.fromkeys(type(part).__name__ for part in parts))
+    names = (getattr(part, "raysim_name", type(part).__name__) for part in parts)
+    return " - ".join(dict.fromkeys(names))
 
 
 @dataclass(kw_only=True)
@@ -111,8 +110,9 @@ class _Brought:
 class _Stages(torch.nn.Module):
     """All of a pipeline, in turn."""
 
-    def __init__(self, stages: Iterable[torch.nn.Module]) -> None:
+    def __init__(self, stages: Iterable[torch.nn.Module], route: Route | None) -> None:
         super().__init__()
+        self._route = route
         self.raysim_wrapping: Any = None
         self.table: Any = None
         """Whose layers that has cut."""
@@ -121,6 +121,8 @@ class _Stages(torch.nn.Module):
 
     def forward(self, args: Any, kwargs: Sequence[dict[str, Any]]) -> Any:
         """Each is given what the one before has made, and keywords of its own."""
+        if self._route is not None:
+            return self._route.run(list(self.children()), args, kwargs)
         for stage, own in zip(self.children(), kwargs, strict=True):
             made = stage(*(_over(stage, t) for t in args), **own)
             args = made if isinstance(made, tuple) else (made,)
@@ -188,7 +190,8 @@ def _model_of(schedule: Any, line: _Line) -> _Stages:
     """The same one each time, for this rank."""
     own = vars(schedule)
     if "raysim_stages" not in own:
-        own["raysim_stages"] = _Stages(describe(stage.submod).module for stage, _ in line)
+        parts = (describe(stage.submod).module for stage, _ in line)
+        own["raysim_stages"] = _Stages(parts, Route.of(line[0][0]))
     found: _Stages = own["raysim_stages"]
     return found
 

@@ -91,7 +91,7 @@ class Wrapping:
         mesh = self.mesh or Mesh(dp=meet, tp=self.tp)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
-            return deepspeed_plan(self, model, mesh, micro_batch, own)
+            return deepspeed_plan(self, model, mesh, micro_batch, accumulation, own)
         half: Any = DTYPES[autocast] if autocast else None
         ddp = DdpSettings(
             bucket_cap_mb=self.ddp.bucket_cap_mb if copies == 1 else ONE_BUCKET_MB,
@@ -125,8 +125,9 @@ class Wrapping:
 
 
 def deepspeed_plan(
-    wrapping: Wrapping, model: Model, mesh: Mesh, micro_batch: int, optimizer: Optimizer
-) -> TrainingPlan:
+    wrapping: Wrapping, model: Model, mesh: Mesh, micro_batch: int, accumulation: int,
+    optimizer: Optimizer,
+) -> TrainingPlan:  # fmt: skip
     """One optimizer step of DeepSpeed's engine."""
     config = wrapping.deepspeed
     assert config is not None, "a plan of DeepSpeed without its settings"
@@ -140,7 +141,7 @@ def deepspeed_plan(
         mesh=mesh,
         engine="deepspeed",
         micro_batch=micro_batch,
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        gradient_accumulation_steps=accumulation,
         precision=config.precision,
         optimizer=optimizer,
         pipeline=pipeline,

@@ -5,13 +5,14 @@ depends on, and no further than ``detach()``; those calls and the functions betw
 *phase*, traced as one model. An optimizer's step takes the phases of its parameters since its last:
 alike ones are micro-batches of one step, of others forward and backward pass. What the modules that
 a phase does not train hold meanwhile (weights, gradients, optimizer states) lies beside it.
+DeepSpeed's engines are told apart likewise (``engines.py``).
 
 From the first such step on the graph is asked for: a module that was called so before answers with
 a node that leads to what its own led to.
 
 Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
-kernels more), activations that a forward keeps for a later phase while another runs, engines that
-shard (refused).
+kernels more), activations that a forward keeps for a later phase while another runs, FSDP
+(refused).
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.engines import Resting, around
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
-from raysim.rayapi.shapes.plans import Wrapping, describe, wrapping_in
+from raysim.rayapi.shapes.plans import describe, wrapping_in
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -197,6 +199,8 @@ class Several:
         self._tape = Recording()
         self._phases: dict[Any, tuple[Any, int]] = {}
         """By key, with how often backward has run since their optimizer's last step."""
+        self._reduced: dict[Any, int] = {}
+        """Of them, how often it has reduced gradients."""
         self._known: dict[Any, tuple[Any, Any]] = {}
         """Phases that have been traced: their role's key and their module."""
         self._found: dict[Any, Prediction] = {}
@@ -206,6 +210,9 @@ class Several:
         """One module is called twice, for the first time: perhaps to look at what it gives."""
         self._last: dict[int, tuple[Any, int]] = {}
         """Optimizers, with the number of their last step."""
+        self._resting = Resting()
+        self._stepped: dict[int, Any] = {}
+        """Modules that were trained one by one, the last one last."""
 
     @property
     def pending(self) -> bool:
@@ -231,10 +238,10 @@ class Several:
         """One that may learn."""
         steps = self._steps
         engine = wrapping_in(module, steps.within).engine
-        if engine != "ddp":
+        if engine == "fsdp":
             raise NotEmulatedError(
                 f"training {type(module).__name__} beside another module under {engine}",
-                "DistributedDataParallel or no wrapper for modules that one step trains",
+                "DistributedDataParallel, DeepSpeed or no wrapper for modules that a step trains",
             )
         kind = _kind(module, key, (args, kwargs))
         steps.steady, steps.recomputes, steps.half = False, False, None
@@ -268,6 +275,20 @@ class Several:
         steps.beside.called(describe(module).module)
         return call
 
+    def stepped(self, module: Any) -> None:
+        """A step has trained this module alone."""
+        self._stepped.pop(id(module), None)
+        self._stepped[id(module)] = module
+
+    def returns(self, module: Any) -> bool:
+        """Whether steps train this one in turns with others that hold no part of it."""
+        last = next(reversed(self._stepped.values()), module)
+        if last is module or id(module) not in self._stepped:
+            return False
+        own = {key_of(p) for p in module.parameters()}
+        apart = own.isdisjoint(key_of(p) for p in last.parameters())
+        return apart and all(describe(m).engine != "fsdp" for m in (module, last))
+
     # ---- backward --------------------------------------------------------------------------------
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -280,7 +301,9 @@ class Several:
         key = key, phase
         _, count = self._phases.get(key, (phase, 0))
         self._phases[key] = phase, count + 1
-        self._graded |= {id(c.module): c.module for c in used}
+        syncs = all(getattr(c.module, "require_backward_grad_sync", True) for c in used)
+        self._reduced[key] = self._reduced.get(key, 0) + (steps.sync and syncs)
+        self._graded |= {id(c.module): c.module for c in used if _keeps_gradients(c.module)}
         if key in self._found:
             steps.queued_ns += sum(self._found[key].passes_ns)
         self._calls = [c for c in self._calls if c not in used]
@@ -323,11 +346,7 @@ class Several:
         shared = _Shared(entries, [id(t) for t in inputs], id(loss))
         phase = Phase(modules, shared)
         phase.__class__ = type(title, (Phase,), {})
-        around = [wrapping_in(m, steps.within) for m in modules]
-        wrapping = Wrapping(
-            module=phase, meets=any(w.meets for w in around), ddp=around[0].ddp,
-            copies=around[0].copies,
-        )  # fmt: skip
+        wrapping = around(phase, [wrapping_in(m, steps.within) for m in modules], steps.say)
         phase.raysim_wrapping = wrapping  # type: ignore[assignment]
         half = next((c.half for c in used if c.half), None)
         place = tuple((c.key, *c.kind()[2:], modules.index(c.module)) for c in used)
@@ -350,8 +369,8 @@ class Several:
 
     # ---- the update ------------------------------------------------------------------------------
 
-    def step(self, run: Callable[..., Any], optimizer: Any, own: Optimizer) -> None:
-        """Of one optimizer: the phases of its parameters."""
+    def step(self, run: Callable[..., Any] | None, optimizer: Any, own: Optimizer | None) -> None:
+        """Of one optimizer, or (without ``run``) an engine: the phases of its parameters."""
         steps = self._steps
         number = steps.worker.steps
         _, before = self._last.get(id(optimizer), (None, -1))
@@ -365,7 +384,8 @@ class Several:
             return
         found: list[tuple[Prediction, Any, int]] = []
         for key, phase, count in mine:
-            asked = steps.asked_of(key[0], phase, count, own, self._idle_bytes(phase))
+            self.idle_bytes, reduced = self._idle_bytes(phase), self._reduced.pop(key, 0)
+            asked = steps.asked_of(key[0], phase, count, reduced, own)
             found.append((asked, phase, count))
             self._found[key] = asked
         found.sort(key=lambda each: (-each[0].peak_bytes, -each[0].step_ns))
@@ -378,7 +398,10 @@ class Several:
         if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
             self.fullest = whole
         steps.take_step(whole, more_ns + self._unused_ns(before), optimizer)
-        steps.optimizers.begin(run, optimizer)
+        if run is None:
+            self._resting.note(optimizer, whole, largest)
+        else:
+            steps.optimizers.begin(run, optimizer)
         if self._tries and sum(phase.calls * count for _, phase, count in mine) == 1:
             self._end()
         self._tries = False
@@ -416,7 +439,8 @@ class Several:
             for p, state in optimizer.state.items():
                 if isinstance(p, torch.Tensor) and key_of(p) not in here:
                     states += sum(t.nbytes for t in tensors(list(state.values())) if t.dim())
-        return sum(found.values(), states)
+        engines = self._resting.bytes_but(here, self._steps.beside.weights)
+        return sum(found.values(), states) + engines
 
     def zeroes(self, owner: Any) -> None:
         """``zero_grad()`` of a module or an optimizer: its gradients are no longer there."""
@@ -429,6 +453,11 @@ class Several:
             key: m for key, m in self._graded.items()
             if not all(id(p) in gone for p in m.parameters())
         }  # fmt: skip
+
+
+def _keeps_gradients(module: Any) -> bool:
+    """From a backward on; an engine keeps its own."""
+    return describe(module).engine == "ddp"
 
 
 def _is_source(args: Any, kwargs: Any) -> bool:

@@ -132,7 +132,8 @@ class Steps:
         role = self.shared.roles.get(key)
         if not learns:
             return self.beside.evaluate(partial(self._run, run), module, key, role, args, kwargs)
-        if self.several.on or (self._key is not None and self._is_another(module)):
+        another = self._is_another(module) if self._key else self.several.returns(module)
+        if self.several.on or another:
             if not self.several.on:
                 self.begin_several(module)
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
@@ -348,6 +349,8 @@ class Steps:
         """All ranks meet, and what is left of the step passes, and ``more_ns``."""
         rest_ns = max(0, found.step_ns + more_ns - self._paid_ns) + self._evaluated_ns
         timed = self.latest is not None
+        if self._module is not None and not self.several.on:
+            self.several.stepped(self._module)
         self._micro = self.queued_ns = self._paid_ns = self._forwards = self._evaluated_ns = 0
         self._key, self.feed, self._reduced = None, None, 0
         if self._repeats and not self.several.on:
@@ -411,10 +414,10 @@ class Steps:
         return self.feed or Feed(copy_bytes=role.input_bytes)
 
     def asked_of(
-        self, key: Any, module: Any, accumulation: int, optimizer: Optimizer, idle_bytes: int
+        self, key: Any, module: Any, accumulation: int, reduced: int, optimizer: Any
     ) -> Prediction:
         """Of a phase of several modules' step, beside whose weights others lie."""
-        self._key, self._module, self._views, self.several.idle_bytes = key, module, 1, idle_bytes
+        self._key, self._module, self._views, self._reduced = key, module, 1, reduced
         return self.asked(accumulation, optimizer)
 
     def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.perf.optimizer import optimizer_key
-from raysim.training.engines.context import FLAG_BYTES, EngineContext
+from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import Call
 from raysim.training.states.zero import pack
 
+SERIAL_OVERFLOW_KERNELS = 12
+"""Per gradient, fp16's or bf16's, of ``CheckOverflow.has_overflow_serial`` (0.19): ``zero12``'s
+``has_inf_or_nan``, whose flags are not added but looked at one by one."""
 MEMORY_OPT_ALLREDUCE_SIZE = 500_000_000
 """Elements per all-reduce (``runtime/constants.py``)."""
 
@@ -137,10 +140,8 @@ class Replicated:
         held = c.numel * c.weight_bytes
         if low_precision:
             shares = c.plan.moe_groups and c.plan.mesh.ep > 1
-            if c.plan.precision == "fp16":
-                c.check_overflow(held, c.tensors, sharded=shares, group="ep")
-            elif shares:
-                c.scalar_all_reduce("overflow", FLAG_BYTES, group="ep")
+            kernels = SERIAL_OVERFLOW_KERNELS * c.tensors
+            c.check_overflow(2.0 * held, kernels, sharded=shares, group="ep")
             c.gradient_norm(held, c.tensors, sharded=shares and self.flat, group="ep")
         elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
             c.gradient_norm(held, c.tensors)

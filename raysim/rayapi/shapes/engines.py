@@ -1,0 +1,80 @@
+"""Engines in steps that train several modules: actor and critic, a GAN, under DeepSpeed.
+
+Real counterpart: ``deepspeed/runtime/engine.py``: each ``initialize`` makes an engine with buffers,
+optimizer states and a step of its own, whose ``backward`` runs autograd's like any.
+
+Simplified: a backward that goes through modules of several engines is priced as one engine's of
+all of them, by the first one's settings; what another engine keeps is its weights and states at
+the peak of its own step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from raysim.rayapi.shapes.plans import Wrapping
+from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.storages import key_of
+
+if TYPE_CHECKING:
+    from raysim.rayapi.shapes.prediction import Prediction
+
+STATES = frozenset(["parameter", "optimizer_state"])
+"""Categories of memory that stay between steps."""
+
+
+def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) -> Wrapping:
+    """How modules that one backward goes through are trained together.
+
+    Raises
+    ------
+    NotEmulatedError
+        By engines that shard otherwise than each other.
+    """
+    engines = [w for w in parts if w.engine != "ddp"]
+    if not engines:
+        return Wrapping(
+            module=phase, meets=any(w.meets for w in parts), ddp=parts[0].ddp,
+            copies=parts[0].copies,
+        )  # fmt: skip
+    first = engines[0]
+    if len({_sharding(w) for w in engines}) > 1:
+        raise NotEmulatedError(
+            "a backward through engines of other ZeRO stages or precisions than each other",
+            "the same zero_optimization and precision in both configs",
+        )
+    if len(engines) < len(parts):
+        say("modules beside DeepSpeed's, in one backward with it, are priced as its own")
+    return replace(first, module=phase, moe=any(w.moe for w in engines))
+
+
+def _sharding(wrapping: Wrapping) -> tuple[Any, ...]:
+    found = wrapping.deepspeed
+    return wrapping.engine, found and found.zero.stage, found and found.precision
+
+
+class Resting:
+    """What engines keep on the GPU while another has its step, but for whole weights."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[set[int], float]] = {}
+        """By optimizer: its parameters' storages, and bytes."""
+
+    def note(self, optimizer: Any, step: Prediction, phase: Any) -> None:
+        """An engine has taken a step."""
+        mine = [p for group in optimizer.param_groups for p in group["params"]]
+        trained = sum(p.numel() for p in phase.parameters() if p.requires_grad)
+        states = step.outcome.fullest.by_category
+        kept = sum(size for name, size in states.items() if name in STATES)
+        share = min(1.0, sum(p.numel() for p in mine) / max(1, trained))
+        self._kept[id(optimizer)] = {key_of(p) for p in mine}, share * kept
+
+    def bytes_but(self, here: set[int], weights: Callable[[set[int]], float]) -> int:
+        """Of engines whose parameters are not ``here``, without what others count: weights."""
+        found = (
+            max(0.0, kept - weights(storages))
+            for storages, kept in self._kept.values() if here.isdisjoint(storages)
+        )  # fmt: skip
+        return round(sum(found))
