@@ -42,7 +42,7 @@ from raysim.rayapi.shapes.known import (
     some_known,
     to_device,
 )
-from raysim.rayapi.shapes.numbers import Unknown
+from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.peers import attend
@@ -69,15 +69,6 @@ _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.__bool__: lambda _: False,
     _T.__array__: lambda t: _filled(t).numpy(),
 }
-SAID = (
-    "values of tensors are not computed: the loss is nan, and so is what is computed of it "
-    "(raysim predicts time and memory of training, not what it learns)"
-)
-
-SAID_OF_ANSWERS = (
-    "values of tensors are not computed: real numbers are nan, integers 0, conditions False "
-    "(raysim predicts time and memory of inference, not what a model says)"
-)
 
 
 def no_value(dtype: torch.dtype) -> Any:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
+SAID = (
+    "values of tensors are not computed: the loss is nan, and so is what is computed of it "
+    "(raysim predicts time and memory of training, not what it learns)"
+)
+
+SAID_OF_ANSWERS = (
+    "values of tensors are not computed: real numbers are nan, integers 0, conditions False "
+    "(raysim predicts time and memory of inference, not what a model says)"
+)
+
 
 class Unknown(float):
     """One of them."""

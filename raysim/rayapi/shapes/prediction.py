@@ -9,7 +9,6 @@ for all).
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -61,8 +60,10 @@ class Prediction:
 
     @cached_property
     def busy_ns(self) -> int:
-        """Of a step, what the slowest rank's kernels take."""
-        return sum(_spent(self.outcome.slowest, len(self.outcome.step_ns) - 1).values())
+        """Of a step, what the slowest rank's kernels take, waits for their host apart."""
+        program, step = self.outcome.slowest.program, len(self.outcome.step_ns) - 1
+        ops = program.ops[program.step_ends[step - 1] if step else 0 : program.step_ends[step]]
+        return sum(op.duration_ns for op in ops if op.stream == COMPUTE)
 
     @cached_property
     def fits(self) -> bool:
@@ -180,20 +181,14 @@ def cluster_of(env: Surroundings, fabric: Any, gang: Gang, *, alone: int) -> Clu
 
 def _passes(line: Timeline, step: int) -> tuple[int, int]:
     """Busy nanoseconds of forward and of backward (with what it runs again) in one step."""
-    spent = _spent(line, step)
-    return spent["forward"], spent["backward"] + spent["recompute"]
-
-
-def _spent(line: Timeline, step: int) -> Counter[str]:
-    """Busy nanoseconds of kernels in one step, by category."""
     program = line.program
     ends = program.step_ends
-    spent: Counter[str] = Counter()
+    spent = {"forward": 0, "backward": 0, "recompute": 0}
     for i in range(ends[step - 1] if step else 0, ends[step]):
         op = program.ops[i]
-        if op.stream == COMPUTE:
+        if op.stream == COMPUTE and op.category in spent:
             spent[op.category] += line.end_ns[i] - line.start_ns[i]
-    return spent
+    return spent["forward"], spent["backward"] + spent["recompute"]
 
 
 def out_of_memory(found: Prediction) -> Exception:

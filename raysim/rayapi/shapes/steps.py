@@ -57,6 +57,7 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
+_half = partial(torch.get_autocast_dtype, "cuda")
 _PLAIN = (bool, int, float, str, type(None))
 """Arguments of a forward that may decide on what it does."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
@@ -495,7 +496,3 @@ class Steps:
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]
-
-
-def _half() -> torch.dtype:
-    return torch.get_autocast_dtype("cuda")
