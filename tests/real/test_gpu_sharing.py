@@ -11,6 +11,7 @@ pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
 from raysim.hardware import catalog  # noqa: E402
+from raysim.perf.ray_core import RayCosts  # noqa: E402
 from raysim.rayapi.imports import CORE_S  # noqa: E402
 from raysim.rayapi.ranks.answers import CUDA_START_S  # noqa: E402
 from tests.unit.rayapi.llm_parts import played  # noqa: E402
@@ -74,20 +75,20 @@ def test_tensors_of_shapes_weigh_what_they_hold_where_they_travel() -> None:
         found = holder.weights.remote()
         ray.wait([found], fetch_local=False)
         took_s = time.time() - began_s
-        sizes = [ref["object_size"] for ref in ray.util.state.list_objects() if ref["object_size"]]
-        return took_s, max(sizes), ray.get(found)["weight"].shape
+        return took_s, ray.get(found)["weight"].shape
 
-    took_s, size, shape = played(main)
-    assert size == pytest.approx(8192 * 8192 * 4, rel=1e-3)
+    took_s, shape = played(main)
     assert shape == (8192, 8192)
-    assert took_s > size / 28.5e9 + size / GPU.pcie_bytes_per_s
+    size = 8192 * 8192 * 4
+    least_s = size / RayCosts().serialize_bytes_per_s + size / GPU.pcie_bytes_per_s
+    assert least_s < took_s < 1.5 * least_s
 
 
 def test_a_process_pays_for_torch_and_its_cuda_context_once() -> None:
     def main() -> Any:
         import ray
 
-        @ray.remote(num_gpus=0.5)
+        @ray.remote(num_gpus=0.5, max_calls=0)
         def product(size: int) -> float:
             left = torch.ones(size, size, device="cuda", dtype=torch.bfloat16)
             return (left @ left).sum().item()
