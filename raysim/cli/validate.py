@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysim.validate.replayed import Against
 
 VALIDATION = Path("validation")
-FAMILIES = ("ray_core", "ray_libraries")
+FAMILIES = ("ray_core", "ray_libraries", "ray_gpu")
 """Of workloads: each is compared with the newest folder that has its rows."""
 
 

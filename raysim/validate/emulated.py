@@ -19,6 +19,7 @@ from typing import Any
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.hardware.specs import CpuSpec, DiskSpec, NicSpec, NodeSpec
 from raysim.kernel.simulation import Simulation
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.loader import run_script
@@ -154,6 +155,7 @@ def play(
     emulation: Emulation,
     *,
     compute: Compute | None = None,
+    training: TrainingConstants | None = None,
     limit_s: float = LIMIT_S,
     lines: list[str],
 ) -> None:
@@ -179,7 +181,9 @@ def play(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the program's own
-                run_script(program, cluster=cluster, compute=compute, limit_s=limit_s)
+                run_script(
+                    program, cluster=cluster, compute=compute, training=training, limit_s=limit_s
+                )
         finally:
             out.end()
 

@@ -19,6 +19,7 @@ from raysim.measure.machine import describe
 from raysim.measure.replay import CLUSTER
 from raysim.measure.table import MeasuredRow, read_meta, read_rows
 from raysim.measure.workload import Workload, read_output
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.profile import OWN, Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
@@ -26,7 +27,9 @@ from raysim.rayapi.session import ProgramHangs
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
 from raysim.scenario.profile import load_profile, on_node
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
+from raysim.validate.gpu_steps import machine
 from raysim.validate.points import Point
+from raysim.validate.scripts import PROFILE as SCRIPTS
 
 LIMIT_S = 900.0
 """Virtual seconds after which a workload counts as hanging; all take less than 20 in truth."""
@@ -88,6 +91,11 @@ class Against:
         path = self.folder / PROFILE
         return load_profile(path) if path.exists() else OWN
 
+    def training(self) -> Profile:
+        """Constants of its GPUs and of the host that drives them."""
+        path = self.folder / SCRIPTS
+        return load_profile(path) if path.exists() else OWN
+
     def emulation(self, workload: Workload, costs: RayCosts) -> Emulation:
         """The cluster on which the workload was measured."""
         if not self.nodes:
@@ -109,7 +117,13 @@ class Against:
         return self._host(cores, sum(node.memory_bytes or 0 for node in on_it))
 
     def _host(self, cores: int, memory_bytes: int) -> NodeSpec:
-        """With what its profile says of training ranks without a GPU."""
+        """With what its profile says of training ranks without a GPU, or with its GPUs."""
+        if gpus := self.hardware.get("gpus"):
+            there = machine(self.folder, self.training()).groups[0].node
+            cpu = replace(there.cpu, sockets=1, cores=cores)
+            return replace(
+                there, vcpus=cores, memory_bytes=memory_bytes, cpu=cpu, gpu_count=len(gpus)
+            )
         rank = catalog.node(CPU_RANKS).gpu
         box = host(cores=cores, memory_bytes=memory_bytes, **_disk_rates(self.folder))
         plain = replace(box, gpu=rank, gpu_count=0)
@@ -203,7 +217,9 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     try:
         with collector_at_ease():
             try:
-                plays = _printed(workload, against.emulation(workload, costs), compute)
+                emulation = against.emulation(workload, costs)
+                training = against.training().training_constants()
+                plays = _printed(workload, emulation, compute, training)
             finally:
                 gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
         rows = [row for lines in plays for row in read_output(lines, workload)]
@@ -222,21 +238,27 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     return {name: median(found) for name, found in values.items()}
 
 
-def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list[list[str]]:
+def _printed(
+    workload: Workload, emulation: Emulation, compute: Compute, training: TrainingConstants | None
+) -> list[list[str]]:
     """What the workload prints in each of the plays that count."""
     if workload.declared.disturbed:
-        return [_played(workload, emulation, compute)]
+        return [_played(workload, emulation, compute, training)]
     cluster, plays = emulation.cluster, []
     for number in range(DRIVERS):
-        plays.append(_played(workload, emulation, compute))
+        plays.append(_played(workload, emulation, compute, training))
         gc.collect()  # as below, of this play's driver
         cluster.sim.run(cluster.sim.now_ns + BETWEEN_NS + number * PHASE_NS)
     return plays[1:]
 
 
-def _played(workload: Workload, emulation: Emulation, compute: Compute) -> list[str]:
+def _played(
+    workload: Workload, emulation: Emulation, compute: Compute, training: TrainingConstants | None
+) -> list[str]:
     lines: list[str] = []
-    play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
+    play(
+        workload.path, emulation, compute=compute, training=training, limit_s=LIMIT_S, lines=lines
+    )
     return lines
 
 
