@@ -30,7 +30,7 @@ HELPS = {
     "(num_gpus=0.5)",
 }
 SIMPLIFICATION = (
-    "CUDA's first calls and the choice of kernels take no time in processes that answer; generated "
+    "the choice of kernels takes no time in processes that answer; generated "
     "texts are as long as they may be."
 )
 

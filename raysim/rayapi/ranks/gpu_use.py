@@ -4,7 +4,8 @@ Real counterpart: ``nvidia-smi`` and a clock around the calls of an RLHF trainer
 may hold memory of one GPU at a time (actors of fractions, an engine beside a trainer); what does
 not fit beside the others is out of memory.
 
-Not modelled: two processes that compute on one GPU at the same time (neither slows the other).
+Kernels of processes that share a GPU take turns in the order of their calls. Not modelled: slices
+of time between them; engines beside trainers (neither slows the other).
 """
 
 from __future__ import annotations

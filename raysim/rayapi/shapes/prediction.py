@@ -3,8 +3,7 @@
 Real counterpart: the step itself, on the GPUs that the workers were placed on. The model is the
 table that the tracer made of the first step; what the script asked for is the plan.
 
-Not modelled: workers that share a GPU, groups on nodes of several kinds (the first one's stands
-for all).
+Not modelled: groups on nodes of several kinds (the first one's stands for all).
 """
 
 from __future__ import annotations
