@@ -256,9 +256,7 @@ def _played(
     workload: Workload, emulation: Emulation, compute: Compute, training: TrainingConstants | None
 ) -> list[str]:
     lines: list[str] = []
-    play(
-        workload.path, emulation, compute=compute, training=training, limit_s=LIMIT_S, lines=lines
-    )
+    play(workload.path, emulation, compute=compute, training=training, limit_s=LIMIT_S, lines=lines)
     return lines
 
 

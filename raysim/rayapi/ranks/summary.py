@@ -29,7 +29,7 @@ HELPS: dict[Phase, str] = {
     "sleep and wake": "engines on GPUs of their own",
 }
 SIMPLIFICATIONS = (
-    "Engines and trainers that share a GPU do not slow each other; responses are as long as they may be.",
+    "Engines and trainers on one GPU do not slow each other; responses are as long as they may be.",
 )
 
 

@@ -64,9 +64,9 @@ class CoreWorker(Component):
 
     __slots__ = (
         "_exits", "_job_done", "_leaving", "_ready", "actors", "borrowing", "calls",
-        "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor",
-        "fresh", "gcs", "groups", "imported", "is_ready", "item_reports", "job_id", "kind",
-        "leases", "log", "me", "memory_bytes", "namespace", "objects", "recovery", "references",
+        "cancellation", "config", "costs", "directory", "entrypoint", "env", "executor", "fresh",
+        "gcs", "groups", "imported", "is_ready", "item_reports", "job_id", "kind", "leases",
+        "log", "me", "memory_bytes", "namespace", "objects", "recovery", "references",
         "resource_ids", "runtime_env_key", "started_ns", "startup_token", "streams", "submission",
         "tasks",
     )  # fmt: skip
