@@ -116,11 +116,10 @@ class CoreWorker(Component):
     def started(self) -> None:
         """A new process: everything from nothing."""
         self.started_ns = self.sim.now_ns
-        self.is_ready = False
+        self.is_ready, self._leaving = False, ""
         self.imported: set[str] = set()
         self.resource_ids: Any = {}
         self._ready: list[Callable[[CoreWorker], object]] = []
-        self._leaving = ""
         self.gcs = GcsClient(self, self.env, self._gcs_gone)
         self.calls = Calls(self)
         self.references = References(self)
