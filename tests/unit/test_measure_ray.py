@@ -18,6 +18,7 @@ NOT_MEASURED = {
     "grpc_bytes_per_s",  # only in a sum with copying
     "submit_args_ns", "execute_args_ns", "raylet_blocked_ns",  # differences of threads' accounts
     "transfer_ns",  # the same, of two raylets
+    "force_exit_ns",  # what a killed process says in its own log
     "execute_after_ns",  # what the fitted ones leave of an actor's account
 }  # fmt: skip
 OF_LIBRARIES = ("data_", "serve_", "train_", "tune_")

@@ -35,7 +35,7 @@ def test_measured_code_is_paid_once_whatever_follows_it() -> None:
 
         ray.init(num_cpus=1)
         thens = (lambda: None, lambda: ray.put(1), lambda: time.sleep(1))
-        rounds = [[spin(then) for then in thens] for _ in range(4)]  # all share bad moments
+        rounds = [[spin(then) for then in thens] for _ in range(12)]  # all share bad moments
         alone, put, nap = map(min, zip(*rounds, strict=True))
         return alone, put, nap - 1
 
