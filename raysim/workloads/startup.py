@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raysim.hardware.specs import NodeSpec, Provenance
+from raysim.perf.host import CUDA_CONTEXT_S
 from raysim.training.plan import TrainingPlan
 
 WORKER_PROCESS_S = 0.7
 IMPORT_S = {"ddp": 2.3, "fsdp": 2.3, "deepspeed": 4.1, "megatron": 4.1}
-CUDA_CONTEXT_S = 0.4
 PROCESS_GROUP_S = 1.0
 ENGINE_S = 0.3
 MODEL_BUILD_BYTES_PER_S = 1.0e9

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from raysim.perf.compute import ComputeModel
+from raysim.perf.host import CUDA_CONTEXT_S
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.compute import SMALL_NS, use_cores
 from raysim.rayapi.ranks.gpu_use import Tally, gpu_use
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.ranks.by_hand import HandMade
     from raysim.rayapi.shapes.prediction import Forward
 
-CUDA_START_S = 0.55
-"""A process's CUDA context, 0.33 and 0.50 s, and its first product by cuBLAS, 0.11 and 0.17 s: two
+CUDA_START_S = CUDA_CONTEXT_S + 0.14
+"""A process's context and its first product by cuBLAS: 0.33 and 0.50 s, 0.11 and 0.17 s of two
 processes beside an H100 (torch 2.11, driver 580, 2026-11-27)."""
 
 
