@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickletools
 import re
+from functools import lru_cache
 from typing import Any
 
 from raysim.rayapi.calls import this_fiber
@@ -46,8 +47,9 @@ def load_program(code: bytes, *, there: frozenset[str] = frozenset()) -> Any:
     return load_code(code)
 
 
-def _named(code: bytes) -> set[str]:
+@lru_cache(maxsize=256)
+def _named(code: bytes) -> frozenset[str]:
     """Listed packages that a pickle names, within functions too, and torch with any of them."""
     words = {word for _, word, _ in pickletools.genops(code) if type(word) is str}
     found = {word.partition(".")[0] for word in words if _PATH.fullmatch(word)} & CORE_S.keys()
-    return found | ({"torch"} if found else set())
+    return frozenset(found | {"torch"} if found else ())

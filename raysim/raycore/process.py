@@ -80,7 +80,7 @@ class CoreProcess(Protocol):
     me: WorkerAddress
     job_id: JobID
     imported: set[str]
-    """Which of Ray's libraries its code has loaded."""
+    """Which of Ray's libraries its code has loaded, and what else takes long to import."""
     resource_ids: Allocation
     """Of a library's worker: which instances (GPUs) its actor or its task holds."""
     costs: RayCosts

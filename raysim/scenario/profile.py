@@ -19,6 +19,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.perf.profile import (
     DATASHEET,
+    OWN,
     Constant,
     Profile,
     SectionName,
@@ -80,6 +81,11 @@ def load_profile(path: Path) -> Profile:
         The file cannot be read, or anything in it is wrong; one problem each.
     """
     return profile_of(read_yaml(path, printable(str(path))))
+
+
+def profile_at(path: Path) -> Profile:
+    """The profile in a file, if there is one, or raysim's own; errors as :func:`load_profile`."""
+    return load_profile(path) if path.exists() else OWN
 
 
 def profile_of(document: Document) -> Profile:

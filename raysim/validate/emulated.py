@@ -60,6 +60,8 @@ class Emulation:
     """Number of each emulated node in the declaration; nodes with GPUs stand first."""
     started: int
     """How many of the declared nodes are there from the start."""
+    training: TrainingConstants | None = None
+    """Of its GPUs; None: raysim's own."""
 
 
 def host(
@@ -155,7 +157,6 @@ def play(
     emulation: Emulation,
     *,
     compute: Compute | None = None,
-    training: TrainingConstants | None = None,
     limit_s: float = LIMIT_S,
     lines: list[str],
 ) -> None:
@@ -182,8 +183,9 @@ def play(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the program's own
                 run_script(
-                    program, cluster=cluster, compute=compute, training=training, limit_s=limit_s
-                )
+                    program, cluster=cluster, compute=compute, training=emulation.training,
+                    limit_s=limit_s,
+                )  # fmt: skip
         finally:
             out.end()
 

@@ -19,7 +19,7 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import read_meta, read_rows
 from raysim.perf.profile import OWN, Profile
-from raysim.scenario.profile import load_profile, on_cluster
+from raysim.scenario.profile import on_cluster, profile_at
 from raysim.training.tower import StepOutcome, simulate
 from raysim.validate.points import Point
 from raysim.validate.training_cases import PROFILE, read_cases
@@ -102,8 +102,7 @@ def gpu_step_points(validation: Path) -> Iterator[Point]:
 
 def folder_points(folder: Path) -> Iterator[Point]:
     """Of one folder, with the profile in it."""
-    path = folder / PROFILE
-    profile = load_profile(path) if path.exists() else OWN
+    profile = profile_at(folder / PROFILE)
     cluster = machine(folder, profile)
     records = json.loads((folder / "training_records.json").read_text(encoding="utf-8"))
     times = {row.key[0]: row for row in _rows(folder)}

@@ -19,13 +19,12 @@ from raysim.measure.machine import describe
 from raysim.measure.replay import CLUSTER
 from raysim.measure.table import MeasuredRow, read_meta, read_rows
 from raysim.measure.workload import Workload, read_output
-from raysim.perf.constants import TrainingConstants
 from raysim.perf.profile import OWN, Profile
 from raysim.perf.ray_core import RayCosts
 from raysim.rayapi.compute import Compute
 from raysim.rayapi.session import ProgramHangs
 from raysim.scenario.declaration import ClusterDeclaration, NodeDeclaration
-from raysim.scenario.profile import load_profile, on_node
+from raysim.scenario.profile import on_node, profile_at
 from raysim.validate.emulated import Emulation, declared_cluster, host, nodes_added, play
 from raysim.validate.gpu_steps import machine
 from raysim.validate.points import Point
@@ -88,16 +87,18 @@ class Against:
 
     def profile(self) -> Profile:
         """The folder's own, of a calibration on its rows; raysim's own constants if it has none."""
-        path = self.folder / PROFILE
-        return load_profile(path) if path.exists() else OWN
+        return profile_at(self.folder / PROFILE)
 
     def training(self) -> Profile:
         """Constants of its GPUs and of the host that drives them."""
-        path = self.folder / SCRIPTS
-        return load_profile(path) if path.exists() else OWN
+        return profile_at(self.folder / SCRIPTS)
 
     def emulation(self, workload: Workload, costs: RayCosts) -> Emulation:
         """The cluster on which the workload was measured."""
+        training = self.training().training_constants()
+        return replace(self._emulated(workload, costs), training=training)
+
+    def _emulated(self, workload: Workload, costs: RayCosts) -> Emulation:
         if not self.nodes:
             box = self._host(self.hardware["cores"], self.hardware["memory_bytes"])
             declared, later = workload.declared, nodes_added(workload.path)
@@ -118,16 +119,17 @@ class Against:
 
     def _host(self, cores: int, memory_bytes: int) -> NodeSpec:
         """With what its profile says of training ranks without a GPU, or with its GPUs."""
+        box = host(cores=cores, memory_bytes=memory_bytes, **_disk_rates(self.folder))
         if gpus := self.hardware.get("gpus"):
             there = machine(self.folder, self.training()).groups[0].node
             cpu = replace(there.cpu, sockets=1, cores=cores)
-            return replace(
-                there, vcpus=cores, memory_bytes=memory_bytes, cpu=cpu, gpu_count=len(gpus)
-            )
-        rank = catalog.node(CPU_RANKS).gpu
-        box = host(cores=cores, memory_bytes=memory_bytes, **_disk_rates(self.folder))
-        plain = replace(box, gpu=rank, gpu_count=0)
-        return on_node(plain, self.profile())
+            box = replace(
+                there, vcpus=cores, memory_bytes=memory_bytes, cpu=cpu, gpu_count=len(gpus),
+                nic=box.nic, nic_count=1, disks=box.disks,
+            )  # fmt: skip
+        else:
+            box = replace(box, gpu=catalog.node(CPU_RANKS).gpu, gpu_count=0)
+        return on_node(box, self.profile())
 
     def rows(self, workload: Workload) -> list[MeasuredRow]:
         """Measured rows of a workload; [] if there are none."""
@@ -217,9 +219,7 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     try:
         with collector_at_ease():
             try:
-                emulation = against.emulation(workload, costs)
-                training = against.training().training_constants()
-                plays = _printed(workload, emulation, compute, training)
+                plays = _printed(workload, against.emulation(workload, costs), compute)
             finally:
                 gc.collect()  # few objects, in cycles, but with the program's gigabytes in stores
         rows = [row for lines in plays for row in read_output(lines, workload)]
@@ -238,25 +238,21 @@ def predicted(workload: Workload, against: Against, costs: RayCosts) -> dict[str
     return {name: median(found) for name, found in values.items()}
 
 
-def _printed(
-    workload: Workload, emulation: Emulation, compute: Compute, training: TrainingConstants | None
-) -> list[list[str]]:
+def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list[list[str]]:
     """What the workload prints in each of the plays that count."""
     if workload.declared.disturbed:
-        return [_played(workload, emulation, compute, training)]
+        return [_played(workload, emulation, compute)]
     cluster, plays = emulation.cluster, []
     for number in range(DRIVERS):
-        plays.append(_played(workload, emulation, compute, training))
+        plays.append(_played(workload, emulation, compute))
         gc.collect()  # as below, of this play's driver
         cluster.sim.run(cluster.sim.now_ns + BETWEEN_NS + number * PHASE_NS)
     return plays[1:]
 
 
-def _played(
-    workload: Workload, emulation: Emulation, compute: Compute, training: TrainingConstants | None
-) -> list[str]:
+def _played(workload: Workload, emulation: Emulation, compute: Compute) -> list[str]:
     lines: list[str] = []
-    play(workload.path, emulation, compute=compute, training=training, limit_s=LIMIT_S, lines=lines)
+    play(workload.path, emulation, compute=compute, limit_s=LIMIT_S, lines=lines)
     return lines
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import MeasuredRow, read_rows
-from raysim.perf.profile import OWN, Profile
+from raysim.perf.profile import Profile
 from raysim.rayapi.launch.commands import read_command
 from raysim.rayapi.launch.running import run_launched
 from raysim.raycore.cluster import Cluster
 from raysim.raylibs.report import LibraryReport
-from raysim.scenario.profile import load_profile
+from raysim.scenario.profile import profile_at
 from raysim.validate.gpu_steps import machine
 from raysim.validate.points import Point
 
@@ -46,8 +46,7 @@ def script_points(validation: Path) -> Iterator[Point]:
 
 def folder_points(folder: Path, scripts: Path) -> Iterator[Point]:
     """Of one folder, with the profile in it."""
-    path = folder / PROFILE
-    profile = load_profile(path) if path.exists() else OWN
+    profile = profile_at(folder / PROFILE)
     for case in json.loads((folder / CASES).read_text(encoding="utf-8")):
         rows, name = _rows(folder, case), _name(folder, case)
         try:

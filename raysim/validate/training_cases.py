@@ -22,7 +22,7 @@ from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import read_meta, read_rows
 from raysim.perf.profile import OWN, Constant, Profile, unit_of
-from raysim.scenario.profile import load_profile, on_cluster
+from raysim.scenario.profile import on_cluster, profile_at
 from raysim.training.executor import Timeline
 from raysim.training.program import Kind, Program
 from raysim.training.tower import StepOutcome, simulate
@@ -145,8 +145,7 @@ def calibration_rows(folder: Path) -> list[Measured]:
 
 def step_points(folder: Path) -> Iterator[Point]:
     """Step times beside their predictions, under the folder's own profile if it has one."""
-    path = folder / PROFILE
-    profile = load_profile(path) if path.exists() else OWN
+    profile = profile_at(folder / PROFILE)
     cases = read_cases(folder)
     rows = [row for row in read_steps(folder) if cases[row.key[0]]["engine"] in ENGINES]
     names = dict.fromkeys(row.key[0] for row in rows)

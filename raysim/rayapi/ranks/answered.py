@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raysim.rayapi.ranks.gpu_use import LIBRARY
 from raysim.raylibs.report import Cell, LibraryReport, Table
 from raysim.units import NS_PER_S
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from raysim.rayapi.ranks.gpu_use import GpuUse, Tally
     from raysim.rayapi.session import Session
 
-LIBRARY = "gpus"
 BINDS = 0.7
 """Of the time from its first work to its last, beyond which something binds (assumed)."""
 TELLS = 0.3

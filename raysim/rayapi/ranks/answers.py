@@ -54,10 +54,9 @@ class Answers:
 
     @cached_property
     def _costs(self) -> ComputeModel:
-        worker = self._worker
-        spec = worker.run.session.env.nodes[worker.places[0][0]].spec
+        spec = self._worker.hardware
         assert spec.gpu is not None, "a process without GPUs has no stream"
-        return ComputeModel(spec.gpu, cpu=spec.cpu, given=worker.run.session.training)
+        return ComputeModel(spec.gpu, cpu=spec.cpu, given=self._worker.run.session.training)
 
     @property
     def _tally(self) -> Tally:
@@ -90,11 +89,8 @@ class Answers:
 
     def own_operators(self) -> None:
         """Those that the script has called since the last time."""
-        worker = self._worker
-        own = worker.torch_steps.own.taken()
-        costs = self._costs
-        cpu = worker.run.session.env.nodes[worker.places[0][0]].spec.cpu
-        work_s = seconds(own.on_cpu, costs, cpu)
+        own, costs = self._worker.torch_steps.own.taken(), self._costs
+        work_s = seconds(own.on_cpu, costs, self._worker.hardware.cpu)
         self._tally.cpu_ns += to_ns(work_s) if self._began_ns >= 0 else 0
         if to_ns(work_s) > SMALL_NS:  # without Python's lock, on cores that others want too
             use_cores(this_fiber(), work_s, 1.0)

@@ -26,7 +26,6 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.ranks.answers import Answers
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
-from raysim.rayapi.shapes.engines import STATES
 from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
 from raysim.rayapi.shapes.world import ThreadState
@@ -45,6 +44,7 @@ from raysim.tracing.storages import key_of
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
+    from raysim.hardware.specs import NodeSpec
     from raysim.rayapi.fibers import Fiber
     from raysim.rayapi.process_state import ProcessState
     from raysim.rayapi.session import Session
@@ -353,9 +353,14 @@ class HandMade(Worker):
         return self.answering.peak_bytes
 
     @property
+    def hardware(self) -> NodeSpec:
+        """Of its node."""
+        return self.run.session.env.nodes[self._place[0]].spec
+
+    @property
     def _context_bytes(self) -> int:
         """CUDA's, and kernels that are loaded."""
-        gpu = self.run.session.env.nodes[self._place[0]].spec.gpu
+        gpu = self.hardware.gpu
         return int(gpu.context_bytes) if gpu is not None else 0
 
     def took(self, found: Prediction) -> None:
@@ -377,7 +382,7 @@ class HandMade(Worker):
 
     def offloads(self, share: float) -> None:
         """States to main memory, or back, over PCIe."""
-        gpu: Any = self.run.session.env.nodes[self._place[0]].spec.gpu
+        gpu: Any = self.hardware.gpu
         states = max(0.0, self.rest_bytes - self._context_bytes)
         moved = abs(share - self._offloaded) * states
         self._offloaded = share
@@ -396,8 +401,7 @@ class HandMade(Worker):
 def _resting_bytes(found: Prediction) -> float:
     """Between steps, once the cache is empty: what steps begin with."""
     fullest = found.outcome.fullest
-    stays = sum(n for name, n in fullest.by_category.items() if name in STATES)
-    return stays + fullest.outside_bytes + found.beside_bytes
+    return fullest.states_bytes + fullest.outside_bytes + found.beside_bytes
 
 
 def _said(name: str, given: int | None) -> int:

@@ -22,6 +22,7 @@ from raysim.rayapi.shapes import links, mesh
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.units import to_ns
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -79,7 +80,7 @@ def _takes(steps: Steps, operation: Operation, size_bytes: float, group: Any) ->
     shape = _shape(steps, ranks)
     if shape.ranks > 1:
         seconds = collective(operation, size_bytes, shape).seconds
-        steps.worker.sleep_ns(round(seconds * 1e9))
+        steps.worker.sleep_ns(to_ns(seconds))
 
 
 def _shape(steps: Steps, ranks: tuple[int, ...]) -> GroupShape:
@@ -91,13 +92,8 @@ def _shape(steps: Steps, ranks: tuple[int, ...]) -> GroupShape:
     if key not in known:
         places = worker.exchange((context.process.me.node_id, context.local_rank), ranks)
         topology = context.gang.env.topology
-        islands = topology.islands(places)
-        known[key] = GroupShape.on(
-            topology.specs[places[0][0]], ranks=len(places), islands=len(islands),
-            per_island=max(map(len, islands)),
-            near=min(len(topology.nics_near(island)) for island in islands),
-            latency_s=topology.inter_node_latency_s(places),
-        )  # fmt: skip
+        spread = topology.spread(places)
+        known[key] = GroupShape.on(topology.specs[places[0][0]], **spread._asdict())
     found: GroupShape = known[key]
     return found
 
@@ -120,22 +116,14 @@ def _all_reduce(
     return tensor.nbytes
 
 
-def _reduce(steps: Steps, tensor: torch.Tensor, *args: Any, group: Any = None, **_k: Any) -> float:
+def _reduce(steps: Steps, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
     """On GPUs few know values: they stay."""
-    _meeting(steps, group=group or _group_of(args, {}))
+    _meeting(steps, group=_group_of(args, kwargs))
     return tensor.nbytes
 
 
-def _gather(
-    steps: Steps, tensor: torch.Tensor, _found: Any = None, *args: Any, group: Any = None,
-    **_others: Any,
-) -> float:  # fmt: skip
-    group = group or _group_of(args, {})
-    _meeting(steps, group=group)
-    return tensor.nbytes * _count(steps, group)
-
-
-def _scatter(steps: Steps, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
+def _of_one(steps: Steps, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
+    """Gathered at one rank or scattered from it: a part for each."""
     group = _group_of(args, kwargs)
     _meeting(steps, group=group)
     return tensor.nbytes * _count(steps, group)
@@ -226,8 +214,8 @@ def _broadcast_object_list(
 
 _COLLECTIVES: dict[str, tuple[Operation, Callable[..., float]]] = {
     "all_reduce": ("all_reduce", _all_reduce), "broadcast": ("broadcast", _broadcast),
-    "reduce": ("reduce", _reduce), "gather": ("all_gather", _gather),
-    "scatter": ("broadcast", _scatter), "all_gather": ("all_gather", _all_gather),
+    "reduce": ("reduce", _reduce), "gather": ("all_gather", _of_one),
+    "scatter": ("broadcast", _of_one), "all_gather": ("all_gather", _all_gather),
     "all_gather_into_tensor": ("all_gather", _all_gather_into),
     "reduce_scatter": ("reduce_scatter", _reduce_scatter),
     "reduce_scatter_tensor": ("reduce_scatter", _reduce_scatter),

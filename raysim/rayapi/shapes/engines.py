@@ -21,9 +21,6 @@ from raysim.tracing.storages import key_of
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.prediction import Prediction
 
-STATES = frozenset(["parameter", "optimizer_state"])
-"""Categories of memory that stay between steps."""
-
 
 def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) -> Wrapping:
     """How modules that one backward goes through are trained together.
@@ -66,10 +63,11 @@ class Resting:
         """An engine has taken a step."""
         mine = [p for group in optimizer.param_groups for p in group["params"]]
         trained = sum(p.numel() for p in phase.parameters() if p.requires_grad)
-        states = step.outcome.fullest.by_category
-        kept = sum(size for name, size in states.items() if name in STATES)
         share = min(1.0, sum(p.numel() for p in mine) / max(1, trained))
-        self._kept[id(optimizer)] = {key_of(p) for p in mine}, share * kept
+        self._kept[id(optimizer)] = (
+            {key_of(p) for p in mine},
+            share * step.outcome.fullest.states_bytes,
+        )
 
     def bytes_but(self, here: set[int], weights: Callable[[set[int]], float]) -> int:
         """Of engines whose parameters are not ``here``, without what others count: weights."""

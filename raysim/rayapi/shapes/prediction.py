@@ -150,11 +150,10 @@ def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> 
             parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
             host_ns = 0
     fullest = outcome.fullest
-    stays = fullest.by_category.get("parameter", 0) + fullest.by_category.get("optimizer_state", 0)
     return Forward(
         ns=outcome.steady_step_ns, parts=tuple(parts),
-        allocated_bytes=max(0, fullest.allocated_bytes - stays),
-        reserved_bytes=max(0, fullest.reserved_bytes - stays),
+        allocated_bytes=max(0, fullest.allocated_bytes - fullest.states_bytes),
+        reserved_bytes=max(0, fullest.reserved_bytes - fullest.states_bytes),
     )  # fmt: skip
 
 

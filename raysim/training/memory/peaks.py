@@ -124,6 +124,11 @@ class RankMemory:
     out_of_memory: OutOfMemory | None
     """None: it fits the capacity it was played with."""
 
+    @property
+    def states_bytes(self) -> int:
+        """Of ``peak_bytes``, what stays between steps: weights and the optimizer's states."""
+        return sum(self.by_category.get(name, 0) for name in ("parameter", "optimizer_state"))
+
 
 def fixed_bytes(gpu: GpuSpec, communicators: int) -> int:
     """CUDA context, loaded kernels and NCCL buffers: memory outside torch's allocator.

@@ -4,26 +4,17 @@ import sys
 
 import deepspeed
 import torch
+from residual import Block
 from torch import nn
 
 WORDS, WIDTH, LENGTH, BATCH, STEPS = 1000, 256, 64, 4, 4
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Policy(nn.Module):
     def __init__(self, layers, out):
         super().__init__()
         self.tokens = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList([Block() for _ in range(layers)])
+        self.blocks = nn.ModuleList([Block(WIDTH) for _ in range(layers)])
         self.head = nn.Linear(WIDTH, out)
 
     def forward(self, ids):

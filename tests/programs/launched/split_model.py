@@ -5,22 +5,13 @@ import sys
 
 import torch
 import torch.distributed as dist
+from residual import Block
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining import SplitPoint, pipe_split, pipeline
 
 WORDS, LENGTH, BATCH, LAYERS = 1000, 128, 16, 8
 WIDTH = int(os.environ.get("WIDTH", "32"))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Net(nn.Module):
@@ -30,7 +21,7 @@ class Net(nn.Module):
         super().__init__()
         self.here = here
         self.tokens, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.layers = nn.ModuleList([Block() for _ in range(LAYERS)])
+        self.layers = nn.ModuleList([Block(WIDTH) for _ in range(LAYERS)])
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, ids):

@@ -5,6 +5,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from residual import Block
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
@@ -15,21 +16,11 @@ WORDS, LENGTH, BATCH = 1000, 128, 16
 WIDTH = int(os.environ.get("WIDTH", "32"))
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
-
-
 class Stage(nn.Module):
     def __init__(self, index, count):
         super().__init__()
         self.tokens = nn.Embedding(WORDS, WIDTH) if index == 0 else None
-        self.layers = nn.ModuleDict({str(i): Block() for i in range(8 // count)})
+        self.layers = nn.ModuleDict({str(i): Block(WIDTH) for i in range(8 // count)})
         last = index == count - 1
         self.norm = nn.LayerNorm(WIDTH) if last else None
         self.head = nn.Linear(WIDTH, WORDS) if last else None

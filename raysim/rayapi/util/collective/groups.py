@@ -152,13 +152,7 @@ class Group:
         """Of the GPUs that these ranks hold."""
         topology = fiber.process.session.env.topology
         places = [self._meeting.places[rank] for rank in ranks]
-        islands = topology.islands(places)
-        return GroupShape.on(
-            topology.specs[places[0][0]], ranks=len(places), islands=len(islands),
-            per_island=max(map(len, islands)),
-            near=min(len(topology.nics_near(island)) for island in islands),
-            latency_s=topology.inter_node_latency_s(places),
-        )  # fmt: skip
+        return GroupShape.on(topology.specs[places[0][0]], **topology.spread(places)._asdict())
 
 
 def groups_here() -> dict[str, Group]:
