@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import runpy
 import sys
@@ -125,6 +126,9 @@ def watch(
     """
     seen = Watch(lists=lists)
     register_optimizer_step_post_hook(seen)
+    # This process comes of a fork server, the workers of a script's loaders shall not: theirs is the
+    # platform's own way, as after `python SCRIPT`.
+    multiprocessing.set_start_method(None, force=True)
     os.chdir(folder)
     sys.path.insert(0, folder)
     sys.argv = [script, *arguments]

@@ -20,6 +20,7 @@ ENDLESS = """
 import sys, torch
 net = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+next(iter(torch.utils.data.DataLoader([torch.ones(4)], num_workers=1)))
 for _ in range(int(sys.argv[1])):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
