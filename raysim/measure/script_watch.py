@@ -126,7 +126,7 @@ def watch(
     """
     seen = Watch(lists=lists)
     register_optimizer_step_post_hook(seen)
-    # This process comes of a fork server, the workers of a script's loaders shall not: theirs is the
+    # This process comes of a fork server, workers of a script's loaders shall not: theirs is the
     # platform's own way, as after `python SCRIPT`.
     multiprocessing.set_start_method(None, force=True)
     os.chdir(folder)

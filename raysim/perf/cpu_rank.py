@@ -15,8 +15,9 @@ Not modelled: caches, vector widths other than the measured host's, several thre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
@@ -131,6 +132,7 @@ class CpuRankModel(ComputeModel):
         foreach: bool = True,  # noqa: ARG002  (on a CPU torch always loops)
         element_bytes: float = FP32_BYTES,
         sizes: Sequence[int] = (),
+        on_muon: Mapping[tuple[int, int], float] = MappingProxyType({}),  # noqa: ARG002
     ) -> float:
         """torch's loop moves what ``foreach`` does, tensor by tensor.
 

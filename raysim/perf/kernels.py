@@ -6,7 +6,8 @@ copies, passes over main memory. Times are GPU-busy time where nothing else is s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal
 
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
@@ -115,12 +116,14 @@ class Kernels:
         self, optimizer_name: str, numel: float, *, fused: bool = True,
         low_precision_copy: bool = False, momentum: float = 0.0, foreach: bool = True,
         element_bytes: float = 4.0, sizes: Sequence[int] = (),
+        on_muon: Mapping[tuple[int, int], float] = MappingProxyType({}),
     ) -> float:  # fmt: skip
         """GPU seconds of one optimizer step over ``numel`` elements.
 
         ``element_bytes`` is the width of parameters and states, which torch keeps alike.
         ``foreach`` False is torch's loop over the tensors, unless ``fused``. ``sizes`` are elements
-        of each tensor; () is one tensor.
+        of each tensor; () is one tensor. ``on_muon``: how many matrices of each shape, rows and
+        columns, Muon orthogonalizes.
 
         Raises
         ------
@@ -136,9 +139,16 @@ class Kernels:
         )  # fmt: skip
         seconds = self.memory_s(moved, kernels=kernels)
         if key == "muon":
-            dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
-            seconds += optimizer.muon_flops(numel) / self._rate(dtype)
+            seconds += sum(n * self._muon_s(*shape) for shape, n in on_muon.items())
         return seconds
+
+    def _muon_s(self, rows: int, columns: int) -> float:
+        """Newton-Schulz of one matrix, in bf16; what ``addmm`` adds is copied first."""
+        dtype: Dtype = "bf16" if "bf16" in self.gpu.flops_per_s else "fp32"
+        products = optimizer.muon_products(rows, columns)
+        each = sum(self.gemm_s(m, n, k, dtype) for m, n, k in products)
+        added = sum(m * n for m, n, _ in products[1:])
+        return optimizer.MUON_STEPS * (each + self.memory_s(2 * 2.0 * added, kernels=2))
 
     def optimizer_host_s(
         self, optimizer_name: str, tensors: int, *, fused: bool, momentum: float, foreach: bool,

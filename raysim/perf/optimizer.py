@@ -70,8 +70,9 @@ AdamW on H100, foreach and fused, 1e8 and 1e9 parameters (validation/data/nvidia
 1gpu/2026-11-26/optimizer.csv): 2.67 and 2.3 to 2.4 TB/s of 3.0."""
 MUON_STEPS = 5
 """Newton-Schulz iterations (Jordan, Muon, 2024)."""
-MUON_DIM = 4096
-"""Side of the matrices that they are of, taken as square whatever the model's; assumed."""
+MUON_OPERATORS = 9 + 3 * MUON_STEPS
+"""Of the host for each matrix: two ``lerp``, cast, norm, clamp, division, products, weight decay,
+update (``torch/optim/_muon.py``, which loops over them, as DeepSpeed's does)."""
 
 
 def is_known(name: str) -> bool:
@@ -128,6 +129,8 @@ def step_host_s(
     key: str, tensors: int, *, fused: bool, foreach: bool, eager_s: float, matrices: int = 0
 ) -> float:
     """Seconds of the reference host for one step over so many tensors; ``eager_s``: an operator."""
+    if key == "muon":
+        return (tensors + matrices * (MUON_OPERATORS - 1)) * eager_s
     if key == "adafactor":
         return tensors * ADAFACTOR_TENSOR_S + matrices * ADAFACTOR_MATRIX_OPERATORS * eager_s
     if not fused and not foreach:
@@ -148,6 +151,11 @@ def step_kernels(key: str, *, fused: bool) -> int:
     return 1 if fused else _TRAFFIC[key].foreach_kernels
 
 
-def muon_flops(numel: float) -> float:
-    """Operations of Newton-Schulz on square matrices: per iteration three products of ``2 d^3``."""
-    return MUON_STEPS * 6.0 * numel * MUON_DIM
+def muon_products(rows: int, columns: int) -> tuple[tuple[int, int, int], ...]:
+    """Products ``[m, k] x [k, n]`` of one iteration of Newton-Schulz, as ``(m, n, k)``.
+
+    Of ``X`` that has no more rows than columns, transposed if need be: ``X X^T``, that squared,
+    and it times ``X`` (``_zeropower_via_newtonschulz``); the last two add what they are given.
+    """
+    short, long = sorted((rows, columns))
+    return (short, short, long), (short, short, short), (short, long, short)

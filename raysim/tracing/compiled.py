@@ -23,6 +23,7 @@ from raysim.tracing.fusion import (
     buffer_of,
     growing,
     kernels_of,
+    reuse_kept,
     size_bytes,
     tensor_of,
 )
@@ -79,6 +80,7 @@ def rewrite(
     graphs, inside = _Graphs(halves, calls), [c for own in calls for c in own if c.compiled]
     for call in inside:
         _forget(call)
+    made = Counter[int]()
     for visit, own in enumerate(calls):
         source = instead.get(visit, visit)
         for buffer in graphs.buffers[source]:
@@ -88,18 +90,21 @@ def rewrite(
             call.kernels += kernel.launches
             call.moved += kernel.moved_bytes / listener.width
             call.indexed += kernel.indexed
+            made[id(call)] = max(made[id(call)], *kernel.written, 0)
         for place, kernel in graphs.backward[source]:
             call = _carrier(own, place.call)
             call.kernels_backward += kernel.launches
             call.moved_backward += kernel.moved_bytes / listener.width
             call.indexed_backward += kernel.indexed
-            call.gradients += [(None, size) for size in kernel.written]
+            call.gradients += [(None, size) for size in kernel.made]
+            call.gradient = max(call.gradient or 0, *kernel.made, 0)
         for call in (own[i] for i in graphs.masked[source]):
             if call.attention is not None:
                 call.attention = replace(call.attention, masked=True)
     for call in inside:
-        if call.kind in FUSED:
-            call.results = {}  # what is read elsewhere is kept, the rest was never there
+        if call.kind in FUSED:  # what is read elsewhere is kept, the rest was never there
+            call.results = {}
+            call.output = min(call.output, made[id(call)] / listener.width)
 
 
 class _Graphs:
@@ -128,7 +133,9 @@ class _Graphs:
         for kernel in kernels_of(halves.forward, own):
             self._file(self.forward, kernel)
         saved = {n.name: n in own for n in halves.forward.nodes}
-        for kernel in kernels_of(halves.backward, growing(halves.backward, saved)):
+        backward = kernels_of(halves.backward, growing(halves.backward, saved))
+        reuse_kept(halves.backward, backward)
+        for kernel in backward:
             self._file(self.backward, kernel)
 
     def _find_places(self, graph: fx.Graph) -> None:
@@ -202,7 +209,7 @@ def _forget(call: Call) -> None:
     if call.kind in FUSED:
         call.moved = call.indexed = call.moved_backward = call.indexed_backward = 0.0
         call.kernels = call.kernels_backward = 0
-        call.gradients = []
+        call.gradients, call.gradient = [], 0
 
 
 def _keep(

@@ -11,6 +11,7 @@ Not modelled: what a CUDA kernel calls inside itself; composites that ask for va
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -40,14 +41,11 @@ def run(
     """Run an operator on meta: its result, and itself or, of a composite, what it is made of."""
     key = _composite_key(func)
     if key is not None:
-        heard = _Heard()
-        try:
-            with heard:
-                out = func._op_dk(key, *args, **kwargs)  # noqa: SLF001  (its only door)
-        except (IndexError, RuntimeError, TypeError, ValueError):
-            heard.parts = []
-        if sum(_launches(part) for part in heard.parts) > 1:
-            return out, heard.parts
+        with suppress(IndexError, RuntimeError, TypeError, ValueError), _Heard() as heard:
+            out = func._op_dk(key, *args, **kwargs)  # noqa: SLF001  (its only door)
+            if sum(_launches(part) for part in heard.parts) > 1:
+                return out, heard.parts
+            return out, (Part(func, args, kwargs, out),)  # once: ``transpose_`` would turn it back
     out = func(*args, **kwargs)
     return out, (Part(func, args, kwargs, out),)
 

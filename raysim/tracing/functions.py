@@ -1,7 +1,7 @@
 """Functions of torch that the meta device runs unlike CUDA, and which of them are losses.
 
-A ``TorchFunctionMode`` stands in for fused attention and fused dropout, and tells the listener when
-a loss function runs.
+A ``TorchFunctionMode`` stands in for fused attention, dropout and RMS norms, and tells the listener
+when a loss function runs.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class Functions(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             return self._multi_head(*args, **kwargs)
+        if func is functional.rms_norm or func is torch.rms_norm:
+            return self._rms_norm(*args, **kwargs)
         name = getattr(func, "__name__", "").partition(".")[0]  # an operator's has its overload
         is_loss = name.endswith("_loss") or name.startswith(
             ("cross_entropy", "binary_cross_entropy")
@@ -97,6 +99,25 @@ class Functions(TorchFunctionMode):
             with self.listener.in_loss():
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def _rms_norm(
+        self,
+        input: torch.Tensor,  # noqa: A002 (torch's name)
+        normalized_shape: list[int],
+        weight: torch.Tensor | None = None,
+        eps: float | None = None,
+    ) -> torch.Tensor:
+        """CUDA's one kernel is that of layer norms without means (``layer_norm_kernel.cu``).
+
+        It takes a weight of the input's type alone (``layer_norm.cpp``, ``rms_norm_symint``).
+        """
+        casts = self.casts is not None and self.casts.on  # both to fp32
+        listener = self.listener
+        compiled = listener is None or listener.walk.in_compiled  # which writes its own
+        alone = weight is None or weight.dtype == input.dtype or casts
+        if compiled or not alone or type(input) not in PLAIN:
+            return functional.rms_norm(input, normalized_shape, weight, eps)
+        return torch.native_layer_norm(input, normalized_shape, weight, None, eps or 0.0)[0]
 
     def _attend(
         self,

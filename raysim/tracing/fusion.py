@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class Kernel:
     """Bytes of each buffer, by the views of it."""
     written: list[int] = field(default_factory=list)
     """Bytes of the buffers that others read."""
+    made: list[int] = field(default_factory=list)
+    """Of them, those that are no tensor of forward's, overwritten."""
     indexed: int = 0
     """Elements of buffers that are reached by index arithmetic."""
 
@@ -138,6 +140,25 @@ def kernels_of(graph: fx.Graph, grown: set[fx.Node]) -> list[Kernel]:
     return list(_Fusion(grown).run(graph))
 
 
+def reuse_kept(backward: fx.Graph, kernels: Sequence[Kernel]) -> None:
+    """What kernels make lies in what forward kept, where that is as large and read no more.
+
+    AOTAutograd donates such buffers to inductor (``donated_buffer``), which writes in place.
+    """
+    apart = {
+        buffer_of(n) for node in backward.nodes
+        if node.op == "call_function" and not _is_fused(node) and not _OPS.is_view(node)
+        for n in node.all_input_nodes
+    }  # fmt: skip
+    last = {b: k for k in kernels for b in k.read if b.op == "placeholder" and b not in apart}
+    for buffer, kernel in last.items():
+        if (
+            not buffer.name.startswith(("tangents", "primals"))
+            and size_bytes(buffer) in kernel.made
+        ):
+            kernel.made.remove(size_bytes(buffer))
+
+
 class _Fusion:
     """Of one graph."""
 
@@ -164,6 +185,7 @@ class _Fusion:
             own = set(kernel.nodes)
             kernel.read = {b: v for b, v in kernel.read.items() if b not in own}
             kernel.written = [size_bytes(n) for n in kernel.nodes if self._leaves(n, kernel)]
+            kernel.made = list(kernel.written)
             yield kernel
 
     def _visit(self, node: fx.Node) -> None:

@@ -314,3 +314,26 @@ def test_what_the_compiler_cannot_be_asked_is_said(monkeypatch: pytest.MonkeyPat
         "torch.compile cannot be followed, what it keeps is eager's: a forward that looks at values"
     ]
     assert {o.compiled for o in operators(model)} == {None}
+
+
+class Capped(nn.Module):
+    """A head whose logits are capped before the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.head = nn.Embedding(64, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids: Any) -> Any:
+        logits = 15 * torch.tanh(self.head(self.inside(ids)).float() / 15)
+        return functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
+
+
+def test_a_gradient_takes_the_place_of_what_forward_kept_for_it() -> None:
+    """Of the capped logits the products' result is kept alone; their gradient lies in it."""
+    setattr(model := Capped().bfloat16(), COMPILED, True)
+    found = [o for m in trace(model, torch.zeros(BATCH, TOKENS, dtype=torch.int64)).layers
+             for o in m.body.operators]  # fmt: skip
+    logits = VOCABULARY * TOKENS
+    assert [s.numel for o in found for s in o.saves if s.numel >= logits] == [logits]
+    made = [o.gradient or 0 for o in found if o.kind in {"elementwise", "loss"}]
+    assert max(made) < logits

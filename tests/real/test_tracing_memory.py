@@ -188,3 +188,11 @@ def test_a_view_without_a_node_takes_no_gradient_from_the_convolution_before_it(
     model = trace(net, torch.zeros(2, 4, 6, 6), loss=lambda y: y.square().mean())
     made = [o.gradient for o in operators(model) if o.kind == "conv"]
     assert made == [0, 8 * 6 * 6]
+
+
+def test_an_rms_norm_keeps_its_input_and_a_number_of_each_row() -> None:
+    """CUDA has one kernel for it, where the meta device has eight and fp32 copies."""
+    net = nn.Sequential(nn.Linear(8, 64), nn.RMSNorm(64), nn.Linear(64, 4))
+    model = trace(net.bfloat16(), torch.zeros(4, 8, dtype=torch.bfloat16))
+    (norm,) = (o for o in operators(model) if o.kind == "norm")
+    assert [(s.numel, s.dtype) for s in norm.saves] == [(64, "compute"), (1, "fp32"), (1, "fp32")]

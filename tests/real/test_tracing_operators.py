@@ -164,3 +164,18 @@ def test_a_composite_that_shapes_alone_do_not_run_stays_one_operator() -> None:
     bilinear = nn.Bilinear(8, 8, 4)
     found = traced(bilinear, torch.randn(2, 8), torch.randn(2, 8))
     assert sum(o.kernels for o in found if o.kind != "loss") > 0
+
+
+def test_a_composite_that_turns_a_tensor_in_place_turns_it_once() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(5, 17))
+
+        def forward(self, x: Any) -> Any:
+            window = torch.ones(32, device=x.device)
+            spectrum = torch.stft(x, 32, 8, window=window, return_complex=True)
+            return self.weight @ spectrum.abs()
+
+    found = traced(Spectrum(), torch.randn(2, 256))
+    assert 5 * (256 // 8 + 1) in [o.output for o in found]

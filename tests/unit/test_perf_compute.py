@@ -189,8 +189,15 @@ def test_fused_adam_of_a_billion_parameters_on_a100(model: ComputeModel) -> None
 def test_momentum_and_muon_cost_more(model: ComputeModel) -> None:
     plain = model.optimizer_s("SGD", 1e8)
     assert model.optimizer_s("SGD", 1e8, momentum=0.9) == pytest.approx(plain * 20 / 12, rel=0.05)
-    products = 5 * 6 * 1e8 * 4096 / 312e12
-    assert model.optimizer_s("Muon", 1e8) > products
+    plain = model.optimizer_s("Muon", 1e8)
+
+    def orthogonalized(rows: int, columns: int) -> float:
+        return model.optimizer_s("Muon", 1e8, on_muon={(rows, columns): 6}) - plain
+
+    products = 5 * 3 * 2 * 6 * 4096**3 / 312e12
+    assert products < orthogonalized(4096, 4096) < 1.6 * products
+    assert orthogonalized(1024, 4096) == pytest.approx(orthogonalized(4096, 1024))
+    assert orthogonalized(1024, 4096) < orthogonalized(4096, 4096) / 6
 
 
 def test_unknown_optimizer_is_refused_with_the_known_ones(model: ComputeModel) -> None:

@@ -106,7 +106,14 @@ def optimizer_of(optimizer: Any, *, stepped: bool = False) -> Optimizer:
         foreach=_foreach(defaults),
         momentum=float(defaults.get("momentum", 0.0) or 0.0),
         temporaries=_temporaries(optimizer),
+        on_muon=_matrices(optimizer) if kind_of(optimizer) == "Muon" else None,
     )
+
+
+def _matrices(optimizer: Any) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of what it updates."""
+    found = (p for group in optimizer.param_groups for p in group["params"] if p.dim() > 1)
+    return tuple((len(p), p.numel() // len(p)) for p in found)
 
 
 def _foreach(defaults: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,13 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import Model
 from raysim.rayapi.shapes import spread
+from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
 
+_WHICH = ("rank", "idx", "index", "id", "number", "count", "step", "steps", "name", "training")
+"""Attributes that differ among modules alike: of layers, of ranks, in the course of a run."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
@@ -50,6 +53,28 @@ class Role:
         self.learn_kept(
             example, [not (half and t.is_floating_point()) for t in tensors(example)], ()
         )
+
+
+def signature_of(module: Any) -> tuple[Any, ...] | None:
+    """What tells a module's parameters, settings and compiled parts from others'.
+
+    None: it has no parameters.
+    """
+    parameters = tuple(
+        (name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters()
+    )
+    if not parameters:
+        return None
+    settings = tuple(tuple(_settings(m)) for m in module.modules())
+    return type(module).__qualname__, hash(parameters), hash(settings), marks(module)
+
+
+def _settings(module: Any) -> Iterator[tuple[str, Any]]:
+    """Numbers that its author gave it, as a stride is; not what says which of many it is."""
+    for name, value in vars(module).items():
+        parts = value if isinstance(value, tuple) else (value,)
+        if not name.endswith(_WHICH) and all(isinstance(v, int | float | str) for v in parts):
+            yield name, value
 
 
 def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,11 +36,14 @@ class Paces:
 
     @property
     def round_ns(self) -> int | None:
-        """Of the optimizer that has most of them, the earliest of several; None: there is none."""
+        """Mean of the optimizer that has most, the earliest of several; None: there is none.
+
+        Not the median: an actor that learns with every other critic makes rounds of two lengths.
+        """
         most = max((rounds for _, rounds in self.rounds.values()), key=len, default=[0])
         # the first of them is not whole, since the step before it was no step of this account
         whole = most[1:-1] or most[:-1]
-        return int(median_low(whole)) if whole else None
+        return round(fmean(whole)) if whole else None
 
 
 @dataclass(kw_only=True)

@@ -30,7 +30,7 @@ from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.bare import bare
 from raysim.rayapi.shapes.beside import Beside
-from raysim.rayapi.shapes.compiled import is_mostly_compiled, marks
+from raysim.rayapi.shapes.compiled import is_mostly_compiled
 from raysim.rayapi.shapes.held import holding
 from raysim.rayapi.shapes.hooks import Hooks, after_backward
 from raysim.rayapi.shapes.known import with_values
@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe, wrapping_in
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
+from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
 from raysim.rayapi.shapes.spread import degree, spread
@@ -205,13 +205,7 @@ class Steps:
         """What tells its parameters from others'; None: it has none."""
         known = self._signatures.get(id(module))
         if known is None:
-            parameters = tuple(
-                (name, tuple(p.shape), p.dtype, p.requires_grad)
-                for name, p in module.named_parameters()
-            )
-            own = type(module).__qualname__, hash(parameters), marks(module)
-            made = own if parameters else None
-            known = self._signatures[id(module)] = module, made
+            known = self._signatures[id(module)] = module, signature_of(module)
         return known[1]
 
     def forget_signatures(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -10,11 +11,16 @@ from raysim.hardware.specs import CpuSpec
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.compute import ComputeModel
 from raysim.perf.nvme import Volume
+from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient, Unit, weights_of
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
 from raysim.training.settings.deepspeed import Precision
-from raysim.training.states.optimizer import state_bytes_per_element, step_temporaries
+from raysim.training.states.optimizer import (
+    muon_shapes,
+    state_bytes_per_element,
+    step_temporaries,
+)
 from raysim.training.states.zero import FlatGroup, flat_groups, optimizer_state_bytes
 
 SCALAR_BYTES = 4
@@ -95,6 +101,13 @@ class EngineContext:
     def matrices(self) -> int:
         """Of them, those of two or more dimensions."""
         return sum(g.matrix for u in self.units for g in u.gradients)
+
+    @property
+    def on_muon(self) -> Counter[tuple[int, int]]:
+        """Matrices of the whole model that Muon orthogonalizes, by rows and columns."""
+        o = self.plan.optimizer
+        key = optimizer_key(o.type, momentum=o.momentum)
+        return muon_shapes(self.plan) if key == "muon" else Counter()
 
     @property
     def weight_tensors(self) -> tuple[int, ...]:
@@ -314,6 +327,7 @@ class EngineContext:
         """
         b, o = self.builder, self.plan.optimizer
         o = o if fused is None else replace(o, fused=fused)
+        share = numel / max(1, self.plan.model.num_trainable)
         seconds = self.costs.optimizer_s(
             o.type,
             numel,
@@ -323,12 +337,13 @@ class EngineContext:
             foreach=o.foreach,
             element_bytes=element_bytes,
             sizes=sizes,
+            on_muon={shape: n * share for shape, n in self.on_muon.items()},
         )
         tensors = max(1, len(sizes))
         whole = len(sizes) == self.tensors
         host_s = self.costs.optimizer_host_s(
             o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach,
-            matrices=self.matrices if whole else 0,
+            matrices=round(self.on_muon.total() * share) or (self.matrices if whole else 0),
         )  # fmt: skip
         parts = step_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()

@@ -405,16 +405,15 @@ class Pricer:
             elif o.saves:
                 grad_in = self._bytes(source_of(o))
             workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
-            scratch = (self._bytes(s) for s in o.scratch)
             made = out if o.handed is None else o.handed * samples * width
-            forward = max(forward, (made, workspace, *scratch), key=sum)
+            forward = max(forward, (made, workspace, *map(self._bytes, o.scratch)), key=sum)
             if o.gradients == "none":
                 continue
-            beneath = (self._bytes(s) for s in o.scratch_backward)
-            if workspace or o.conv:
+            if workspace or (o.conv and not self.costs.serial):
                 workspace = workspace_bytes(o, samples, width, backward=True)
-            both = (0.0 if in_place else out, grad_in, 0 if self.costs.serial else workspace)
-            backward = max(backward, (*both, *beneath), key=sum)
+            out = 0.0 if in_place or _is_reused(o) else out
+            beneath = map(self._bytes, o.scratch_backward)
+            backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
         again += _largest(around.after_backward, "reduce_scatter")
@@ -482,6 +481,11 @@ def _largest(calls: Sequence[Exchange], op: str, group: str = "") -> int:
 def _overwrites(o: Operator) -> bool:
     """A loss that keeps the logits themselves, and later their gradient in their place."""
     return o.kind == "loss" and bool(o.saves) and all(s.dtype == "compute" for s in o.saves)
+
+
+def _is_reused(o: Operator) -> bool:
+    """A product that keeps its result for compiled kernels, whose gradient they write over it."""
+    return o.kind == "gemm" and o.compiled is True and any(s.numel == o.output for s in o.saves)
 
 
 def _common_name(run: Sequence[Module]) -> str:

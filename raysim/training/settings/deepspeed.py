@@ -135,6 +135,8 @@ class Optimizer:
     temporaries: int | None = None
     """Tensors as large as each parameter that a step which is not fused has at once, beside states;
     None: as its type is known to (``states.optimizer``)."""
+    on_muon: tuple[tuple[int, int], ...] | None = None
+    """Of Muon: rows and columns of each matrix that it updates; None: as DeepSpeed picks them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ Muon's momentum has the gradients' type, and Adam's moments beside it are fp32.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES, Parameter
@@ -79,7 +80,16 @@ def flattened(plan: TrainingPlan) -> bool:
 
 def muon_numel(plan: TrainingPlan) -> int:
     """Trainable elements that Muon updates."""
-    return sum(p.numel for name, p in _trained(plan) if on_muon(name, p))
+    return sum(rows * columns * n for (rows, columns), n in muon_shapes(plan).items())
+
+
+def muon_shapes(plan: TrainingPlan) -> Counter[tuple[int, int]]:
+    """How many matrices of each shape Muon updates, rows and columns; others are flattened."""
+    if plan.optimizer.on_muon is not None:
+        return Counter(plan.optimizer.on_muon)
+    return Counter(
+        (p.shape[0], math.prod(p.shape[1:])) for name, p in _trained(plan) if on_muon(name, p)
+    )
 
 
 def on_muon(name: str, parameter: Parameter) -> bool:
