@@ -5,6 +5,8 @@ script's own, are remembered beside their shapes; what is computed of such alone
 that ``labels[i].item()``, ``logits[labels != -100]`` or ``loss_sum / count`` of a script find what
 they find in a real run. ``tracing.values`` does the same for operators of a traced module.
 
+Random numbers that are compared with one are drawn then (``torch.rand(n) < 0.5``).
+
 Not modelled: what a model or many floating-point numbers have made (``MOST_FLOATS``), and what many
 integers make (``MOST_FOLLOWED``).
 """
@@ -31,6 +33,13 @@ _COUNTING = frozenset([
 """Whose values are known on the GPU too: counters, positions."""
 _DRAWN = frozenset(["randint", "randperm"])
 """Likewise: any draw will do, the same every time (labels and masks made on the GPU)."""
+_RANDOM = frozenset(["rand", "rand_like", "randn", "randn_like"])
+_COMPARES = frozenset(["__ge__", "__gt__", "__le__", "__lt__", "ge", "gt", "le", "lt"])
+"""Of many random numbers with one: a mask, which is drawn then."""
+MASKED = (
+    "a mask whose values nobody knows (x[mask]) is taken to let everything pass: time and memory "
+    "of what follows are the most that they can be"
+)
 _CONSTANT = frozenset([
     "full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like",
 ])  # fmt: skip
@@ -123,6 +132,18 @@ def places(index: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def lets_pass(index: Any) -> bool:
+    """Whether an index has masks that nobody knows: they are taken to let everything pass."""
+    masks = [
+        part for part in (index if isinstance(index, tuple) else (index,))
+        if isinstance(part, torch.Tensor) and part.is_meta and part.dtype == torch.bool
+        and not hasattr(part, "raysim_values") and part.numel() <= MOST_KNOWN
+    ]  # fmt: skip
+    for mask in masks:
+        mask.raysim_values = torch.ones(mask.shape, dtype=torch.bool)  # type: ignore[attr-defined]
+    return bool(masks)
+
+
 def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
     """A tensor that was just made, with its values if it counts something."""
     most = MOST_FLOATS if _is_inexact(out) else MOST_FOLLOWED
@@ -133,6 +154,8 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
         out.raysim_values = func(  # type: ignore[attr-defined]
             *args, **{**kwargs, "device": "cpu", **draw}
         )
+    elif name in _RANDOM and out.is_meta:
+        out.raysim_random = name  # type: ignore[attr-defined]
     return out
 
 
@@ -142,6 +165,22 @@ def constant(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
         _taken_finite(out)
     elif name in _CONSTANT and isinstance(out, torch.Tensor) and out.is_meta:
         _of_a_shape(func, args, kwargs, out)
+    elif name in _RANDOM and isinstance(out, torch.Tensor) and out.is_meta:
+        out.raysim_random = name  # type: ignore[attr-defined]
+    elif name in _COMPARES and isinstance(args[-1], int | float):
+        _of_random(name, args, out)
+
+
+def _of_random(name: str, args: Any, out: torch.Tensor) -> None:
+    """Any draw will do, the same every time."""
+    kind = getattr(args[0], "raysim_random", None)
+    if kind is None or out.numel() > MOST_KNOWN:
+        return
+    draw = getattr(torch, kind.removesuffix("_like"))
+    numbers = draw(out.shape, generator=torch.Generator().manual_seed(0))
+    out.raysim_values = getattr(torch, name.strip("_"))(  # type: ignore[attr-defined]
+        numbers, args[1]
+    )
 
 
 def _taken_finite(out: Any) -> None:

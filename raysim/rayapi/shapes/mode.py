@@ -32,11 +32,13 @@ from raysim.rayapi.shapes.cpu_work import (
 )
 from raysim.rayapi.shapes.held import held_among
 from raysim.rayapi.shapes.known import (
+    MASKED,
     META,
     constant,
     counted,
     follow,
     is_in_place,
+    lets_pass,
     of_values,
     places,
     some_known,
@@ -270,7 +272,10 @@ class ShapesMode(TorchFunctionMode):
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
-        if not some_known(args):
+        masked = func in _INDEXING and lets_pass(args[1])
+        if masked:
+            self.steps.say(MASKED)
+        if not masked and not some_known(args):
             out = ordinary(func, args, kwargs)
             constant(func, name, args, kwargs, out)
             return out
