@@ -386,14 +386,25 @@ def _call(model: torch.nn.Module, given: Any) -> Any:
     return model(*given) if isinstance(given, (tuple, list)) else model(given)
 
 
+_WHY = (
+    "control flow that reads tensor values, and operators without a meta kernel, are not supported"
+)
+_HINTS = {
+    "SparseTensorImpl": "sparse gradients are not supported; an embedding's sparse=False makes "
+    "dense ones",
+    "appears to not have been used in the graph": "gradients of inputs are supported where a "
+    "module is called with those inputs themselves, without functions between",
+}
+"""By what torch says."""
+
+
 def _untraceable(model: torch.nn.Module, listener: Listener, error: Exception) -> Problem:
     where = listener.walk.where
     place = f"{type(model).__name__}.{where}" if where else type(model).__name__
     return Problem(
         message=(
             f"{place} cannot be traced on shapes alone, at {listener.running}: {_first(error)} "
-            "(control flow that reads tensor values, and operators without a meta kernel, "
-            "are not supported)"
+            f"({next((hint for said, hint in _HINTS.items() if said in str(error)), _WHY)})"
         )
     )
 

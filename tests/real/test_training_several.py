@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from raysim.raylibs.report import LibraryReport  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
+from tests.real.training_script_parts import fit, fit_value, nn  # noqa: E402
 
 STEPS = 4
 
@@ -212,3 +213,61 @@ def test_alike_backwards_of_a_phase_each_reduce_gradients(*, syncs: bool) -> Non
     last = plans[-1]
     assert last.gradient_accumulation_steps == 3
     assert last.ddp.sync_every_micro_batch is syncs
+
+
+def test_modules_of_the_same_weights_differ_by_their_settings() -> None:
+    """Two periods of a vocoder's discriminators: each answers with shapes of its own."""
+
+    class Period(nn.Module):
+        def __init__(self, period: int) -> None:
+            super().__init__()
+            self.period, self.conv = period, nn.Conv2d(1, 4, (5, 1), padding=(2, 0))
+
+        def forward(self, x: Any) -> Any:
+            return self.conv(x.view(len(x), 1, -1, self.period))
+
+    def loop(_: dict[str, Any]) -> list[Any]:
+        two, three = Period(2).to("cuda"), Period(3).to("cuda")
+        x = torch.randn(2, 36).to("cuda")
+        optimizer = torch.optim.SGD([*two.parameters(), *three.parameters()])
+        for _ in range(2):
+            with torch.no_grad():
+                shapes = [tuple(critic(x).shape) for critic in (two, three)]
+            (two(x).mean() + three(x).mean()).backward()
+            optimizer.step()
+        return shapes
+
+    assert fit_value(loop) == [(2, 4, 18, 2), (2, 4, 12, 3)]
+
+
+def test_an_actor_that_learns_every_other_time_makes_rounds_of_two_lengths() -> None:
+    """A step is their mean, whatever most of them are."""
+
+    def loop(config: dict[str, Any]) -> None:
+        critic, actor = (nn.Linear(4096, 4096).to("cuda") for _ in range(2))
+        own = torch.optim.SGD(critic.parameters())
+        other = torch.optim.SGD(actor.parameters())
+        x = torch.randn(8192, 4096).to("cuda")
+        for step in range(21):
+            critic(x).mean().backward()
+            own.step()
+            if step % config["every"] == 0:
+                actor(x).mean().backward()
+                other.step()
+
+    def step_s(every: int) -> float:
+        return float(fit(loop, workers=1, every=every)[1].metrics["step_seconds"])
+
+    always, often, never = step_s(1), step_s(2), step_s(1000)
+    assert often == pytest.approx((always + never) / 2, rel=0.1)
+
+
+def test_masks_of_random_numbers_are_drawn_and_others_let_everything_pass() -> None:
+    def loop(_: dict[str, Any]) -> list[int]:
+        x = torch.randn(1000, 8, device="cuda")
+        known = torch.rand(1000, device="cuda") < 0.25
+        return [len(x[known]), len(x[x.sum(1) > 0])]
+
+    drawn, passed = fit_value(loop)
+    assert 200 < drawn < 300
+    assert passed == 1000
