@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 
+from raysim.hardware import catalog  # noqa: E402
 from raysim.rayapi.checkpoint import STANDS_FOR  # noqa: E402
 from tests.real.training_script_parts import Net, fit_value  # noqa: E402
 
@@ -87,3 +89,84 @@ def test_a_loader_ends_with_the_batch_that_deepspeeds_does(*, drops: bool | None
     sizes = [len(x) for (x,) in real]
     assert found == (len(real), sizes, real.num_local_io_workers, True)
     assert (sizes[-1] == 4) is bool(drops)
+
+
+def states_away(config: dict[str, Any]) -> list[tuple[int, float]]:
+    """What is allocated, and the seconds since before, after a step, offloading and reloading."""
+    import deepspeed
+    from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
+
+    net = Net(depth=64)
+    engine, *_ = deepspeed.initialize(
+        model=net, model_parameters=net.parameters(),
+        config={
+            "train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True},
+            "zero_optimization": {"stage": config["stage"], "reduce_bucket_size": 4096},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        },
+    )  # fmt: skip
+    seen = []
+
+    def look(began: float) -> None:
+        torch.cuda.synchronize()
+        seen.append((torch.cuda.memory_allocated(), time.perf_counter() - began))
+
+    engine.backward(engine(torch.randn(4, 1024, device="cuda").bfloat16()).mean())
+    engine.step()
+    look(time.perf_counter())
+    began = time.perf_counter()
+    engine.offload_states(include=[OffloadStateTypeEnum.optim_states])
+    look(began)
+    began = time.perf_counter()
+    engine.offload_states()
+    look(began)
+    with pytest.raises(RuntimeError, match="at least two devices"):
+        engine(torch.randn(4, 1024, device="cuda").bfloat16())
+    began = time.perf_counter()
+    engine.reload_states()
+    look(began)
+    engine(torch.randn(4, 1024, device="cuda").bfloat16())
+    return seen
+
+
+@pytest.mark.parametrize(("stage", "low"), [(2, 2.0), (3, (2 + 2) / 2)])
+def test_offloaded_states_leave_the_gpu_over_pcie(stage: int, low: float) -> None:
+    """Moments take 8 bytes of each element that one of two ranks steps, masters 4.
+
+    Weights take 2, of ZeRO-2's whole; ZeRO-3's parts have gradients beside them. What stays are
+    cuBLAS's workspaces, of 32 MiB on Hopper for each of two threads.
+    """
+    pcie_bytes_per_s = catalog.node("dgx-h100").gpu.pcie_bytes_per_s
+    numel = 64 * (1024 * 1024 + 1024)
+    after, some, nothing, again = fit_value(states_away, stage=stage)
+    assert after[0] - some[0] == pytest.approx(8 * numel / 2, rel=1e-3)
+    assert nothing[0] == pytest.approx(2 * 32 * 2**20, abs=20_000)
+    assert again[0] == after[0]
+    moved = (8 / 2, 4 / 2 + low, 12 / 2 + low)
+    taken = [seconds for _, seconds in (some, nothing, again)]
+    assert taken == pytest.approx([each * numel / pcie_bytes_per_s for each in moved], rel=0.02)
+
+
+def compiled(config: dict[str, Any]) -> float:
+    import deepspeed
+
+    net = torch.nn.Sequential(*[torch.nn.GELU(approximate="tanh") for _ in range(9)], Net())
+    engine, *_ = deepspeed.initialize(
+        model=net, model_parameters=net.parameters(),
+        config={
+            "train_micro_batch_size_per_gpu": 4096, "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        },
+    )  # fmt: skip
+    if config["compile"]:
+        engine.compile()
+    assert engine.is_compiled is config["compile"]
+    for _ in range(2):
+        began = time.perf_counter()
+        engine.backward(engine(torch.randn(4096, 1024, device="cuda").bfloat16()).mean())
+        engine.step()
+    return time.perf_counter() - began
+
+
+def test_a_compiled_engines_elementwise_chains_are_one_kernel() -> None:
+    assert fit_value(compiled, compile=True) < 0.9 * fit_value(compiled, compile=False)

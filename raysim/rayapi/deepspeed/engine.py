@@ -22,6 +22,7 @@ from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
+from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
 from raysim.rayapi.deepspeed.settings import config_of, read
 from raysim.rayapi.shapes.here import steps_here
@@ -151,6 +152,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._step_applied = False
         self._latest: Prediction | None = None
         self._is_boundary: bool | None = None
+        self._offloaded, self._is_compiled = Offloaded(self), False
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -165,6 +167,11 @@ class DeepSpeedEngine(torch.nn.Module):
             return getattr(self.module, name)
 
     # ---- a step ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Of the module, whose weights are here."""
+        self._offloaded.check()
+        return super().__call__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Of the module."""
@@ -337,18 +344,34 @@ class DeepSpeedEngine(torch.nn.Module):
         """Of the JSON."""
         return self._settings.zero.stage3_gather_16bit_weights_on_model_save
 
-    def offload_states(self, *_args: Any, **_kwargs: Any) -> None:
-        """``engine.offload_states``: all of them to main memory, until they are called back."""
-        self._steps.synchronize()
-        self._steps.worker.offloads(1.0)
+    def offload_states(
+        self, include: Any = None, device: Any = "cpu", pin_memory: bool = True,
+        non_blocking: bool = False,
+    ) -> None:  # fmt: skip
+        """``engine.offload_states``: to main memory, until they are called back."""
+        del non_blocking
+        self._offloaded.offload(include, device, pin_memory=pin_memory)
 
-    def reload_states(self, *_args: Any, **_kwargs: Any) -> None:
+    def reload_states(self, non_blocking: bool = False) -> None:
         """``engine.reload_states``."""
-        self._steps.worker.offloads(0.0)
+        del non_blocking
+        self._offloaded.reload()
 
-    def compile(self, *_args: Any, **_kwargs: Any) -> None:
-        """``engine.compile()``: the plan is a compiled one's."""
-        self._steps.compiled = True
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``compile()`` was called."""
+        return self._is_compiled
+
+    def compile(
+        self, backend: Any = "inductor", compile_kwargs: Any = None, **_more: Any
+    ) -> None:  # fmt: skip
+        """``engine.compile()``: what ``torch.compile`` makes of the module, once."""
+        if self._is_compiled:
+            return
+        self._is_compiled = True
+        if self._json.get("compile", {}).get("deepcompile"):
+            self._steps.say(_DEEPCOMPILE)
+        self.module.compile(**{**(compile_kwargs or {}), "backend": backend})
 
     def load_checkpoint(
         self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
@@ -396,6 +419,10 @@ class DeepSpeedEngine(torch.nn.Module):
 
 _REFUSED = ("load_module_state_dict",)
 _STATE = "raysim_client_state.pkl"
+_DEEPCOMPILE = (
+    "DeepCompile's passes over ZeRO are not modelled: the module is taken to be compiled as by "
+    "torch.compile, its gathers and reductions as without it"
+)
 
 
 def _stand_in(path: Path, size_bytes: int) -> None:
