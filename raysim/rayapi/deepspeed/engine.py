@@ -21,6 +21,7 @@ import torch
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
+from raysim.rayapi.deepspeed.groups import tensor_parallel
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
 from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
@@ -78,17 +79,16 @@ def initialize(
 
     del distributed_port, dist_init_required
     assert model is not None, "deepspeed.initialize requires a model"
-    for name, given in (("mpu", mpu), ("mesh_param", mesh_param)):
-        if given is not None:
-            raise NotEmulatedError(
-                f"deepspeed.initialize({name}=)", "data and pipeline parallelism"
-            )
+    if mesh_param is not None:
+        raise NotEmulatedError("deepspeed.initialize(mesh_param=)", "data and pipeline parallelism")
     steps = _worker("deepspeed.initialize")
     init_distributed()
-    kind = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    piped = isinstance(model, PipelineModule)
+    assert not piped or mpu is None, "mpu must be None with pipeline parallelism"
+    kind = PipelineEngine if piped else DeepSpeedEngine
     engine = kind(
         steps, model, optimizer, model_parameters, lr_scheduler,
-        config=config if config is not None else config_params, args=args,
+        config=config if config is not None else config_params, args=args, mpu=mpu,
     )  # fmt: skip
     loader = None
     if training_data is not None:
@@ -104,7 +104,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def __init__(
         self, steps: Steps, model: Any, optimizer: Any, parameters: Any, lr_scheduler: Any, *,
-        config: Any, args: Any,
+        config: Any, args: Any, mpu: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._steps = steps
@@ -116,9 +116,10 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
+        self.mpu, tp = mpu, tensor_parallel(mpu)
         self.mesh = Mesh(
-            pp=self.stages, dp=self.world_size // self.stages,
-            ep=expert_parallel.ep_size(model, stages=self.stages),
+            pp=self.stages, dp=self.world_size // self.stages // tp, tp=tp,
+            ep=expert_parallel.ep_size(model, stages=self.stages, tp=tp),
         )  # fmt: skip
         self._settings = read(
             config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
@@ -165,6 +166,12 @@ class DeepSpeedEngine(torch.nn.Module):
             if name in _REFUSED:
                 raise NotEmulatedError(f"engine.{name}", "engine.save_checkpoint") from None
             return getattr(self.module, name)
+
+    @property
+    def _replica(self) -> int:
+        if self.mpu is None:
+            return self.global_rank % self.mesh.dp
+        return int(self.mpu.get_data_parallel_rank())
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -238,7 +245,7 @@ class DeepSpeedEngine(torch.nn.Module):
         from torch.utils.data import DataLoader, DistributedSampler
 
         sampler: Any = data_sampler or DistributedSampler(
-            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp,
+            dataset, num_replicas=self.mesh.dp, rank=self._replica,
             shuffle=route == "train",
         )  # fmt: skip
         return DataLoader(

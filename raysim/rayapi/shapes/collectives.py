@@ -4,8 +4,10 @@ Real counterpart: ``torch/distributed/distributed_c10d.py`` over NCCL. Ranks wai
 then the collective takes what NCCL takes between their GPUs. Values are those that every rank
 knows; of all else tensors stay as they are.
 
-Not modelled: overlap (what is asynchronous is over when the call returns), what a model calls in
-its forward (no time), messages between two ranks (refused by name).
+What a model calls in its forward, or an autograd function of its own in backward, its trace hears.
+
+Not modelled: overlap (what is asynchronous is over when the call returns), messages between two
+ranks (refused by name).
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import torch
 import torch.distributed as dist
 
 from raysim.perf.collectives import GroupShape, Operation, collective
-from raysim.rayapi.shapes import links, mesh
+from raysim.rayapi.shapes import links, mesh, spread
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing import peers
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
@@ -59,7 +62,11 @@ def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Call
         if link is not None:
             steps.synchronize()
             link.collective(name, links.tensor_in(args, kwargs))
-        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+        elif steps.mode.tracing:  # one rank traces for all: nobody would meet it
+            ranks = _ranks(steps.worker, _group_of(args, kwargs))
+            if len(ranks) > 1:
+                peers.hear(operation, spread.group_of(steps, ranks), (*args, *kwargs.values()))
+        else:
             size_bytes = ours(steps, *args, **kwargs)
             if not steps.inside:
                 _takes(steps, operation, size_bytes, _group_of(args, kwargs))

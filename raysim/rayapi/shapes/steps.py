@@ -43,7 +43,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
-from raysim.rayapi.shapes.spread import degree, spread
+from raysim.rayapi.shapes.spread import degree, heard, spread
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -294,7 +294,7 @@ class Steps:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
         try:
-            with bare(module):
+            with bare(module), heard(self, module):
                 yield
         finally:
             self.inside = self.mode.tracing = False

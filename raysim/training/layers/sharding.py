@@ -222,7 +222,7 @@ def _traced(
     for c in o.collectives:
         each = width if c.dtype == "compute" else FIXED_DTYPE_BYTES[c.dtype] * batch
         size = round(c.numel * each / (batch if c.fixed else 1.0))
-        if size and (c.group == "ep" or sharding.tp > 1):
+        if size and (c.group != "tp" or sharding.tp > 1):
             of_weights = c.when == "gradient"
             lists[c.when].append(Exchange(c.op, c.group, size, of_weights=of_weights))
 
