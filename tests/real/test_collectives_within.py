@@ -21,6 +21,7 @@ from tests.real.test_tensor_parallel import exchanged  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
 SCRIPT = "tp_by_hand.py"
+WORDS = SCRIPT, "2"
 
 
 def real_step(world: int, parts: int) -> Counter[tuple[str, int]]:
@@ -31,7 +32,7 @@ def real_step(world: int, parts: int) -> Counter[tuple[str, int]]:
         lines = said_by(
             [
                 sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(world),
-                str(ear), str(PROGRAMS / SCRIPT), str(parts), "cpu", str(steps),
+                str(ear), str(PROGRAMS / SCRIPT), str(parts), "cpu", str(steps), "32",
             ],
             {**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -42,23 +43,28 @@ def real_step(world: int, parts: int) -> Counter[tuple[str, int]]:
 
 
 def test_ranks_exchange_what_those_of_real_torch_do(predicted: list[prediction.Prediction]) -> None:
-    """Two replicas of two ranks that share each product; each exchange takes NCCL's time."""
-    launched("torchrun", "--nproc-per-node", "4", SCRIPT, "2", "cuda", "2", spec=machines())
+    """Two replicas of two ranks that share each product."""
+    launched("torchrun", "--nproc-per-node", "4", *WORDS, "cuda", "2", "32", spec=machines())
     found, plan = exchanged(predicted[-1]), predicted[-1].plan
     own = Counter({(kind, size): n for (_, kind, size), n in found.items()})
     assert own == real_step(4, 2)
     assert {group for group, *_ in found} == {"tp", "dp"}
     assert (plan.mesh.dp, plan.mesh.tp) == (2, 2)
+
+
+def test_each_takes_nccls_time(predicted: list[prediction.Prediction]) -> None:
+    words = "--nproc-per-node", "2", *WORDS, "cuda", "2", "65536"
+    launched("torchrun", *words, spec=machines())
     shape = GroupShape.on(machines().groups[0].node, ranks=2)
-    line, size = predicted[-1].outcome.slowest, 4 * 32 * 64 * 4
-    spans = zip(line.program.ops, line.start_ns, line.end_ns, strict=True)
-    summed = "tp", "all_reduce", size
+    line, size = predicted[-1].outcome.slowest, 4 * 65536 * 64 * 4
+    spans = zip(line.program.ops, line.met_ns, line.end_ns, strict=True)
     taken = [
-        end - start for op, start, end in spans
-        if op.call and (op.call.group, op.call.op, op.call.size_bytes) == summed
+        end - met for op, met, end in spans
+        if op.call and (op.call.op, op.call.size_bytes) == ("all_reduce", size)
     ]  # fmt: skip
     seconds = collective("all_reduce", size, shape).seconds
     assert taken == pytest.approx([1e9 * seconds] * len(taken), abs=2)
+    assert taken
 
 
 CONTRASTED = """

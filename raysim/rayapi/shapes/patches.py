@@ -32,6 +32,7 @@ from raysim.rayapi.shapes import (
     links,
     loader,
     mesh,
+    messages,
     numbers,
     pipelining,
     processes,
@@ -270,6 +271,7 @@ def _distributed(r: Replaced) -> None:
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
     collectives.install(r)
+    messages.install(r)
 
 
 def _rank(worker: Any, group: Any = None) -> int:

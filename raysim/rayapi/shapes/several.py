@@ -10,9 +10,9 @@ DeepSpeed's engines are told apart likewise (``engines.py``).
 From the first such step on the graph is asked for: a module that was called so before answers with
 a node that leads to what its own led to.
 
+Forwards that wait for their backwards (a pipeline by hand) keep their activations meanwhile.
 Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
-kernels more), activations that a forward keeps for a later phase while another runs, FSDP
-(refused).
+kernels more), activations that a forward keeps for another phase, FSDP (refused).
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Call:
     """Where autograd's graph of its outputs begins."""
     charged: bool = False
     """Its forward has been paid without a backward."""
+    paid_ns: int = 0  # where it ran
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Once more."""
@@ -204,6 +205,8 @@ class Several:
         self._known: dict[Any, tuple[Any, Any]] = {}
         """Phases that have been traced: their role's key and their module."""
         self._found: dict[Any, Prediction] = {}
+        self._ahead: dict[Any, int] = {}  # by phase, forwards that waited for their backwards too
+        self._forward_ns: dict[Any, int] = {}  # by kind
         self._graded: dict[int, Any] = {}
         """Modules whose gradients are there."""
         self._tries: bool | None = None
@@ -273,6 +276,8 @@ class Several:
         self._tape.call(call, args, kwargs, outputs)
         steps.mode.tape = self._tape
         steps.beside.called(describe(module).module)
+        call.paid_ns = self._forward_ns.get(call.kind(), 0) if steps.shared.places else 0
+        steps.queued_ns += call.paid_ns  # other ranks may wait for what it gives
         return call
 
     def stepped(self, module: Any) -> None:
@@ -304,8 +309,12 @@ class Several:
         syncs = all(getattr(c.module, "require_backward_grad_sync", True) for c in used)
         self._reduced[key] = self._reduced.get(key, 0) + (steps.sync and syncs)
         self._graded |= {id(c.module): c.module for c in used if _keeps_gradients(c.module)}
+        alike = sum(c.key == used[0].key and c.module is used[0].module for c in self._calls)
+        self._ahead[key] = max(self._ahead.get(key, 0), alike - len(used))
         if key in self._found:
-            steps.queued_ns += sum(self._found[key].passes_ns)
+            forward_ns, backward_ns = self._found[key].passes_ns
+            self._forward_ns[used[0].kind()] = forward_ns // len(used)
+            steps.queued_ns += forward_ns + backward_ns - sum(c.paid_ns for c in used)
         self._calls = [c for c in self._calls if c not in used]
         self._forget()
 
@@ -384,7 +393,9 @@ class Several:
             return
         found: list[tuple[Prediction, Any, int]] = []
         for key, phase, count in mine:
-            self.idle_bytes, reduced = self._idle_bytes(phase), self._reduced.pop(key, 0)
+            kept = steps.shared.roles[key[0]].kept_bytes(phase.parameters())
+            self.idle_bytes = self._idle_bytes(phase) + self._ahead.get(key, 0) * kept
+            reduced = self._reduced.pop(key, 0)
             asked = steps.asked_of(key[0], phase, count, reduced, own)
             found.append((asked, phase, count))
             self._found[key] = asked

@@ -227,6 +227,7 @@ class Steps:
         """``loss.backward()``: no gradients, but what they take."""
         if self.several.on:
             self.several.backward(loss)
+            self.optimizers.has_gradients = gradients
             after_backward(self)
             return
         if self._key is None or self._after_backward():

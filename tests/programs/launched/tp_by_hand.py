@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-WIDTH, HIDDEN, LAYERS, TOKENS = 64, 256, 3, 32
+WIDTH, HIDDEN, LAYERS = 64, 256, 3
 
 
 class Copied(torch.autograd.Function):
@@ -84,7 +84,7 @@ class Net(nn.Module):
         return self.last(Gathered.apply(x, self.group, self.parts))
 
 
-def main(parts):
+def main(parts, tokens):
     device = sys.argv[2]
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
     world, rank = dist.get_world_size(), dist.get_rank()
@@ -97,10 +97,10 @@ def main(parts):
         model = DistributedDataParallel(model, process_group=far[rank % parts])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(int(sys.argv[3])):
-        model(torch.randn(4, TOKENS, WIDTH, device=device)).pow(2).mean().backward()
+        model(torch.randn(4, tokens, WIDTH, device=device)).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[4]))
