@@ -162,3 +162,57 @@ def test_an_mpu_says_which_ranks_are_replicas(
     samples = {rank: seen for _, _, rank, seen in said}
     assert [each[:2] for each in said] == [["8", "5"]] * 4
     assert samples["0"] == samples["1"] != samples["2"] == samples["3"]
+
+
+CONTEXT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.experimental import context_parallel
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "cp"))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(256, 3 * 256), nn.Linear(256, 256)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(2, 512, 3, 4, 64).permute(2, 0, 3, 1, 4)
+        o = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(o.transpose(1, 2).reshape(2, 512, 256))
+
+
+model = fully_shard(Net().cuda().bfloat16(), mesh=mesh["dp", "cp"]._flatten("dp_cp"))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    x = torch.randn(2, 512, 256, device="cuda", dtype=torch.bfloat16)
+    with context_parallel(mesh["cp"], buffers=[x], buffer_seq_dims=[1]):
+        model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_ranks_that_share_sequences_pass_on_keys_and_values(
+    tmp_path: Path, predicted: list[prediction.Prediction]
+) -> None:
+    """Gathered in forward and again in backward; gradients go all around the two in fp32."""
+    script = tmp_path / "context.py"
+    script.write_text(CONTEXT)
+    launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
+    found, plan = exchanged(predicted[-1]), predicted[-1].plan
+    both = 2 * 2 * 512 * 256 * 2  # keys and values of two samples
+    assert found["cp", "all_gather", both] == 2
+    # A ring passes (2 - 1) / 2 of what it reduces; here each rank's part goes around twice.
+    assert found["cp", "reduce_scatter", 2 * (2 * both)] == 1
+    assert (plan.mesh.dp, plan.mesh.cp, plan.mesh.tp) == (2, 2, 1)
+    program = predicted[-1].outcome.slowest.program
+    forward = program.ops[: program.step_ends[0]]
+    products = sum(op.flops for op in forward if op.category == "forward")
+    linears, attention = 2 * 1024 * 4 * 256 * 256, 2 * 4 * 512 * 512 * 256  # masked or not
+    assert products == (linears + attention) / 2

@@ -23,6 +23,7 @@ from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import (
     collectives,
     compiled,
+    context,
     cpu_patches,
     cuda,
     downloads,
@@ -138,6 +139,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
         spread.install(_INSTALLED)
+        context.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         links.install(_INSTALLED)

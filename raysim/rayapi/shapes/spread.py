@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor, _dispatch, _random, parallel
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import loss
 
+from raysim.rayapi.shapes import context
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.known import META
@@ -108,12 +109,13 @@ def spread(steps: Steps, wrapping: Wrapping) -> Wrapping:
         Some ranks are in no such group as it is trained over.
     """
     tp, world = degree(steps, wrapping), steps.worker.context.world_size
+    cp = context.shared(steps, wrapping)
     if wrapping.among and wrapping.among * tp != world:
         raise NotEmulatedError(
             f"a process_group of {wrapping.among} of {world} ranks around a model",
             "all ranks, or a DeviceMesh's other dimension beside tensor parallelism or a pipeline",
         )
-    return replace(wrapping, tp=tp)
+    return replace(wrapping, tp=tp, cp=cp)
 
 
 def degree(steps: Steps, wrapping: Wrapping) -> int:

@@ -484,7 +484,7 @@ class Steps:
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
             world = self.worker.context.world_size
-            meet = wrapping.meets or (wrapping.tp > 1 and plan.mesh.world == world)
+            meet = wrapping.meets or plan.mesh.world == world
             cluster = self.cluster(alone=0 if meet else plan.mesh.world)
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)
