@@ -5,14 +5,14 @@ depends on, and no further than ``detach()``; those calls and the functions betw
 *phase*, traced as one model. An optimizer's step takes the phases of its parameters since its last:
 alike ones are micro-batches of one step, of others forward and backward pass. What the modules that
 a phase does not train hold meanwhile (weights, gradients, optimizer states) lies beside it.
-DeepSpeed's engines are told apart likewise (``engines.py``).
+DeepSpeed's engines and FSDP's modules are told apart likewise (``engines.py``).
 
 From the first such step on the graph is asked for: a module that was called so before answers with
 a node that leads to what its own led to.
 
 Forwards that wait for their backwards (a pipeline by hand) keep their activations meanwhile.
 Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
-kernels more), activations that a forward keeps for another phase, FSDP (refused).
+kernels more), activations that a forward keeps for another phase.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.beside import sharded
 from raysim.rayapi.shapes.engines import Resting, around
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import describe, wrapping_in
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
@@ -240,12 +240,6 @@ class Several:
     def forward(self, run: Any, module: Any, key: Any, args: Any, kwargs: Any) -> Any:
         """One that may learn."""
         steps = self._steps
-        engine = wrapping_in(module, steps.within).engine
-        if engine == "fsdp":
-            raise NotEmulatedError(
-                f"training {type(module).__name__} beside another module under {engine}",
-                "DistributedDataParallel, DeepSpeed or no wrapper for modules that a step trains",
-            )
         kind = _kind(module, key, (args, kwargs))
         steps.steady, steps.recomputes, steps.half = False, False, None
         if (known := self._answers.get(kind)) is not None:
@@ -275,7 +269,7 @@ class Several:
         self._calls.append(call)
         self._tape.call(call, args, kwargs, outputs)
         steps.mode.tape = self._tape
-        steps.beside.called(describe(module).module)
+        steps.beside.called(module)  # with its wrapper, which may have divided it
         call.paid_ns = self._forward_ns.get(call.kind(), 0) if steps.shared.places else 0
         steps.queued_ns += call.paid_ns  # other ranks may wait for what it gives
         return call
@@ -291,8 +285,7 @@ class Several:
         if last is module or id(module) not in self._stepped:
             return False
         own = {key_of(p) for p in module.parameters()}
-        apart = own.isdisjoint(key_of(p) for p in last.parameters())
-        return apart and all(describe(m).engine != "fsdp" for m in (module, last))
+        return own.isdisjoint(key_of(p) for p in last.parameters())
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -409,9 +402,9 @@ class Several:
         if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
             self.fullest = whole
         steps.take_step(whole, more_ns + self._unused_ns(before), optimizer)
-        if run is None:
+        if run is None or sharded(describe(largest)):
             self._resting.note(optimizer, whole, largest)
-        else:
+        if run is not None:
             steps.optimizers.begin(run, optimizer)
         if self._tries and sum(phase.calls * count for _, phase, count in mine) == 1:
             self._end()
@@ -447,6 +440,8 @@ class Several:
         }  # fmt: skip
         states = 0
         for optimizer, _ in self._last.values():
+            if self._resting.has(optimizer):
+                continue
             for p, state in optimizer.state.items():
                 if isinstance(p, torch.Tensor) and key_of(p) not in here:
                     states += sum(t.nbytes for t in tensors(list(state.values())) if t.dim())
