@@ -170,3 +170,43 @@ def compiled(config: dict[str, Any]) -> float:
 
 def test_a_compiled_engines_elementwise_chains_are_one_kernel() -> None:
     assert fit_value(compiled, compile=True) < 0.9 * fit_value(compiled, compile=False)
+
+
+CYCLE = {"cycle_min_lr": 0.1, "cycle_max_lr": 1.0, "cycle_first_step_size": 4}
+SCHEDULES = [
+    ("OneCycle", CYCLE),
+    ("OneCycle", CYCLE | {"cycle_second_step_size": 7, "cycle_first_stair_count": 2,
+                          "cycle_second_stair_count": 3}),
+    ("OneCycle", CYCLE | {"decay_step_size": 3, "decay_lr_rate": 0.5, "decay_mom_rate": 0.01}),
+    ("OneCycle", CYCLE | {"cycle_momentum": False}),
+    ("LRRangeTest", {"lr_range_test_min_lr": 0.2, "lr_range_test_step_size": 3}),
+    ("LRRangeTest", {"lr_range_test_step_size": 3, "lr_range_test_staircase": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "said"), SCHEDULES)
+def test_rates_and_momenta_are_deepspeeds(name: str, said: dict[str, Any]) -> None:
+    real = pytest.importorskip("deepspeed.runtime.lr_schedules")
+    from raysim.rayapi.deepspeed import schedules
+
+    def seen(module: Any) -> list[Any]:
+        adam = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+        schedule = getattr(module, name)(adam, **said)
+        found = []
+        for _ in range(20):
+            (group,) = adam.param_groups
+            found += [group["lr"], *group["betas"]]
+            schedule.step()
+        return found
+
+    assert seen(schedules) == pytest.approx(seen(real))
+
+
+def test_a_schedule_of_torchs_by_its_name() -> None:
+    from raysim.rayapi.deepspeed.schedules import schedule_of
+
+    sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+    made = schedule_of({"type": "StepLR", "params": {"step_size": 2}}, sgd)
+    assert type(made) is torch.optim.lr_scheduler.StepLR
+    with pytest.raises(AssertionError, match="does not recognize LR scheduler Own"):
+        schedule_of({"type": "Own"}, sgd)
