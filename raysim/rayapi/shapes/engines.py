@@ -40,7 +40,7 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
     first = engines[0]
     if len({_sharding(w) for w in engines}) > 1:
         raise NotEmulatedError(
-            "a backward through modules that are sharded or cast otherwise than each other",
+            "a backward through engines of other ZeRO stages or FSDP settings than each other",
             "the same zero_optimization and precision, or the same FSDP settings, for all of them",
         )
     if len(engines) < len(parts) and first.engine == "fsdp":
