@@ -437,10 +437,3 @@ def test_schedules_are_deepspeed_s(kind: str, options: dict[str, Any]) -> None:
         return found
 
     assert rates(schedules) == pytest.approx(rates(theirs), rel=1e-9, abs=1e-15)
-
-
-def test_other_schedules_are_refused(folder: Path) -> None:
-    one = FILES["zero2.json"] | {"scheduler": {"type": "OneCycle", "params": {}}}
-    (folder / "one.json").write_text(json.dumps(one))
-    with pytest.raises(NotEmulatedError, match="OneCycle"):
-        train("--bf16", "--deepspeed", "one.json")
