@@ -23,7 +23,6 @@ accelerate = pytest.importorskip("accelerate")
 import raysim  # noqa: E402
 from raysim.errors import ScenarioError  # noqa: E402
 from raysim.rayapi.launch.commands import read_command  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     OWN,
     PROGRAMS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,40 @@ def test_a_schedule_of_torchs_by_its_name() -> None:
     assert type(made) is torch.optim.lr_scheduler.StepLR
     with pytest.raises(AssertionError, match="does not recognize LR scheduler Own"):
         schedule_of({"type": "Own"}, sgd)
+
+
+def piped(config: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Seconds of evaluations of some micro-batches, and of a step of as many."""
+    import deepspeed
+    from deepspeed.pipe import LayerSpec, PipelineModule
+
+    layers = [LayerSpec(torch.nn.Linear, 4096, 4096, bias=False) for _ in range(8)]
+    net = PipelineModule(layers, num_stages=2, loss_fn=lambda y, t: (y - t).pow(2).mean())
+    engine, *_ = deepspeed.initialize(
+        model=net, model_parameters=net.parameters(),
+        config={
+            "train_micro_batch_size_per_gpu": 4096, "gradient_accumulation_steps": 4,
+            "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
+        },
+    )  # fmt: skip
+    one = torch.randn(4096, 4096, device="cuda")
+    batches, evaluated, trained = itertools.repeat((one, one)), [], []
+    for count in config["counts"]:
+        began = time.perf_counter()
+        loss = engine.eval_batch(batches, num_micro_batches=count)
+        evaluated.append(time.perf_counter() - began)
+    for _ in range(2):
+        began = time.perf_counter()
+        engine.train_batch(batches)
+        trained.append(time.perf_counter() - began)
+    assert loss.shape == ()
+    return evaluated, trained
+
+
+def test_an_evaluation_by_a_pipeline_takes_its_forwards_and_one_stage_to_fill() -> None:
+    """m + p - 1 forwards, behind the copy of a batch; a step's backwards are twice as long."""
+    (one, four, eight), (_, step) = fit_value(piped, counts=(1, 4, 8))
+    each = (eight - four) / 4
+    assert four - one == pytest.approx(3 * each, rel=0.02)
+    assert 2 * each < one < 3 * each
+    assert step == pytest.approx(3 * (4 + 1) * each, rel=0.03)
