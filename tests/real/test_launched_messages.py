@@ -97,3 +97,25 @@ def test_a_pipeline_by_hand_waits_as_1f1b_does_and_keeps_what_is_under_way() -> 
     assert taken[8] == pytest.approx((8 + stages - 1) * each, rel=0.02)  # and the optimizer's
     kept = 4 * 2048 * 4096 * 4
     assert [held[0] - held[rank] for rank in (1, 2)] == [kept, 2 * kept]
+
+
+SUBGROUPS = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+mine, every = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+assert len(every) == 2 and dist.get_process_group_ranks(mine) == [rank % 2, rank % 2 + 2]
+assert dist.get_global_rank(mine, 1) == rank % 2 + 2 and dist.get_rank(mine) == rank // 2
+near, _ = dist.new_subgroups(2)
+assert dist.get_process_group_ranks(near) == [rank // 2 * 2, rank // 2 * 2 + 1]
+whole, _ = dist.new_subgroups()
+assert dist.get_world_size(whole) == 4
+print("fine")
+"""
+
+
+def test_groups_of_some_ranks_by_enumeration(tmp_path: Path) -> None:
+    script = tmp_path / "subgroups.py"
+    script.write_text(SUBGROUPS)
+    lines, _ = launched("torchrun", "--nproc-per-node", "4", str(script), spec=machines())
+    assert lines == ["fine"] * 4
