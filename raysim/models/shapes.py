@@ -24,8 +24,8 @@ class Collective:
     """Other types are counted in elements of 4 bytes."""
     fixed: bool = False
     """The elements do not grow with samples."""
-    group: Literal["tp", "ep"] = "tp"
-    """Tensor-parallel or expert-parallel ranks."""
+    group: str = "tp"
+    """Tensor-parallel, expert-parallel (``ep``) or data-parallel ranks (``dp``, parts of them)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

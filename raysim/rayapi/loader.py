@@ -164,7 +164,7 @@ def _libraries() -> dict[str, ModuleType]:
     from raysim.rayapi.train import huggingface as train_hf
     from raysim.rayapi.train import lightning as train_pl
     from raysim.rayapi.train import torch as train_torch
-    from raysim.rayapi.tune import registry, result
+    from raysim.rayapi.tune import pb2, registry, result
     from raysim.raylibs.tune import sample, trial
 
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
@@ -205,6 +205,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.tune.stopper": tune.stoppers, "ray.tune.callback": tune.callbacks,
         "ray.tune.logger": tune.callbacks, "ray.tune.progress_reporter": tune.callbacks,
         **_submodules("ray.tune.schedulers", tune.schedulers, _SCHEDULERS),
+        "ray.tune.schedulers.pb2": pb2,
         **_submodules("ray.tune.search", tune.searchers, _SEARCHERS),
         "ray.serve": serve, "ray.serve.api": serve,
         "ray.serve.config": serve.config, "ray.serve.context": serve.context,

@@ -121,7 +121,7 @@ NAMES: dict[str, str] = {
     )},
     **{f"ray.tune.schedulers.{name}": _TUNE for name in (
         "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",
-        "TrialScheduler", "create_scheduler", "pb2", "resource_changing_scheduler",
+        "TrialScheduler", "create_scheduler", "resource_changing_scheduler",
     )},
     **{f"ray.tune.search.{name}": _TUNE for name in (
         "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "create_searcher",

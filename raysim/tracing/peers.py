@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -38,19 +38,49 @@ EXPERTS = "raysim_expert_parallel"
 """The group's name of what expert-parallel ranks exchange (``rayapi.deepspeed.moe``)."""
 
 
+class Ear(Protocol):
+    """Of a trace that is under way."""
+
+    def hear(self, op: str, group: str, given: Sequence[Any]) -> None:
+        """A collective that the model's own code calls."""
+
+
+EARS: list[Ear] = []
+"""Of the traces under way, the innermost last."""
+
+
+def hear(op: str, group: str, given: Sequence[Any]) -> None:
+    """Tell the trace of one of ``torch.distributed``'s, which no operator of torch's shows.
+
+    ``given``: its arguments, of which the tensors of one are the whole that is exchanged.
+    """
+    if EARS:
+        EARS[-1].hear(op, group, given)
+
+
 def collective(
     name: str, args: Sequence[Any], out: Any, *, when: When, batch: int, width: int,
     grows: Callable[[torch.Tensor], bool],
 ) -> Collective:  # fmt: skip
     """What ranks exchange; as large as the whole that is gathered or reduced."""
-    whole = max((args[0], *tensors(out)), key=lambda t: t.nbytes)
-    fixed = not any(grows(t) for t in (args[0], whole))
+    group = "ep" if args[-1] == EXPERTS else "tp"
+    given = (args[0], *tensors(out))
+    return exchanged(OPS[name], group, given, when=when, batch=batch, width=width, grows=grows)
+
+
+def exchanged(
+    op: str, group: str, given: Sequence[Any], *, when: When, batch: int, width: int,
+    grows: Callable[[torch.Tensor], bool],
+) -> Collective:  # fmt: skip
+    """Likewise, of one whose largest argument (a tensor or a list of them) is the whole."""
+    sizes = [sum(t.nbytes for t in tensors(each)) for each in given]
+    size_bytes = max(sizes)
+    whole = next(tensors(given[sizes.index(size_bytes)]))
+    fixed = not any(grows(t) for t in tensors(given))
     computed = whole.is_floating_point() and whole.element_size() == width
     return Collective(
-        op=OPS[name], when=when, fixed=fixed,
-        dtype="compute" if computed else "fp32",
-        numel=whole.nbytes / (width if computed else 4) / (1 if fixed else batch),
-        group="ep" if args[-1] == EXPERTS else "tp",
+        op=op, when=when, fixed=fixed, group=group, dtype="compute" if computed else "fp32",
+        numel=size_bytes / (width if computed else 4) / (1 if fixed else batch),
     )  # fmt: skip
 
 

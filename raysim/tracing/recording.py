@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self, cast
 
 import torch
 from torch._ops import OpOverload
@@ -270,6 +270,30 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             batch=self.batch, width=self.width, grows=self.grows,
         )  # fmt: skip
         call.collectives.append(found)
+
+    def __enter__(self) -> Self:
+        peers.EARS.append(self)
+        return cast("Self", super().__enter__())  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        peers.EARS.remove(self)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def hear(self, op: str, group: str, given: Sequence[Any]) -> None:
+        """One of the model's own, in memory that is there already: in forward it waits."""
+        self._spread(list(tensors(given)), given, free=False)
+        call = None
+        if self._backward:
+            node = torch._C._current_autograd_node()  # noqa: SLF001  (as above)
+            call = self._run_by(_number(node)) or self._latest
+        if call is None:
+            call = Call(name=op, kind="loss" if self.losses else "other")
+            self._add(call, ())
+        heard = peers.exchanged(
+            op, group, given, when="backward" if self._backward else "forward",
+            batch=self.batch, width=self.width, grows=self.grows,
+        )  # fmt: skip
+        call.collectives.append(heard)
 
     def _bytes(self, out: object) -> dict[int, int]:
         """Of results that grow with the batch, by storage."""

@@ -158,6 +158,9 @@ class TrainingPlan:
     """ZeRO-3 as DeepSpeed had it before 0.6: each parameter is gathered by itself, behind a
     synchronisation of the GPU, and the host waits for what a module needs."""
     tf32: Tf32 = Tf32()
+    ring_attention: bool = False
+    """Under DDP and FSDP context-parallel ranks pass on keys and values, as torch's do
+    (``torch.distributed.tensor.experimental.context_parallel``), and no heads."""
     loss_scale: LossScale | None = None
     """Dynamic scaling of fp16; None: none, or a constant."""
     saving: SavingSettings = field(default_factory=SavingSettings)
@@ -211,17 +214,21 @@ class TrainingPlan:
     def sharding(self) -> Sharding:
         """How each layer is cut over the ranks of a replica."""
         mesh, m, f = self.mesh, self.megatron, self.fsdp
+        ring = self.ring_attention
+        exchange: ContextExchange = "p2p" if ring else "a2a"
         if self.engine == "fsdp":
             return Sharding(
                 tp=mesh.tp, sequence_parallel=f.sequence_parallel and mesh.tp > 1, cp=mesh.cp,
-                cp_exchange="a2a", keeps_gathered=True, pipelined=f.async_tensor_parallel,
-                dtensor=True,
+                cp_exchange=exchange, cp_returns_fp32=ring, keeps_gathered=True,
+                pipelined=f.async_tensor_parallel, dtensor=True,
             )  # fmt: skip
         if self.engine == "internevo":  # flash-attn's linears sum beside the weight gradient
             return Sharding(tp=mesh.tp, overlaps=True)
         if self.engine != "megatron":
             ulysses = self.engine == "deepspeed" and mesh.cp > 1
-            return Sharding(tp=mesh.tp, cp=mesh.cp, cp_exchange="a2a", ulysses=ulysses)
+            return Sharding(
+                tp=mesh.tp, cp=mesh.cp, cp_exchange=exchange, cp_returns_fp32=ring, ulysses=ulysses
+            )
         return Sharding(
             tp=mesh.tp,
             sequence_parallel=m.sequence_parallel and mesh.tp > 1,

@@ -23,7 +23,6 @@ accelerate = pytest.importorskip("accelerate")
 import raysim  # noqa: E402
 from raysim.errors import ScenarioError  # noqa: E402
 from raysim.rayapi.launch.commands import read_command  # noqa: E402
-from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     OWN,
     PROGRAMS,
@@ -437,10 +436,3 @@ def test_schedules_are_deepspeed_s(kind: str, options: dict[str, Any]) -> None:
         return found
 
     assert rates(schedules) == pytest.approx(rates(theirs), rel=1e-9, abs=1e-15)
-
-
-def test_other_schedules_are_refused(folder: Path) -> None:
-    one = FILES["zero2.json"] | {"scheduler": {"type": "OneCycle", "params": {}}}
-    (folder / "one.json").write_text(json.dumps(one))
-    with pytest.raises(NotEmulatedError, match="OneCycle"):
-        train("--bf16", "--deepspeed", "one.json")

@@ -105,7 +105,35 @@ def test_replicas_reduce_what_each_phase_has_made() -> None:
         assert row[2] > rows("dcgan")[row[0].split(",")[0]][2]
 
 
-def test_modules_that_shard_are_refused_beside_others() -> None:
+def test_sharded_modules_take_turns_and_rest_as_shards() -> None:
+    """Each other's weights and two moments, in fp32, divided by two ranks; time adds up."""
+    from tests.real.training_script_parts import Net, fit_value
+
+    def loop(config: dict[str, Any]) -> tuple[float, int]:
+        from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+        wrap = fully_shard if config["version"] == 2 else FullyShardedDataParallel
+        models = [wrap(Net(width).cuda()) for width in config["widths"]]
+        adams = [torch.optim.AdamW(model.parameters()) for model in models]
+        for _ in range(3):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for model, adam, width in zip(models, adams, config["widths"], strict=True):
+                model(torch.randn(2048, width, device="cuda")).sum().backward()
+                adam.step()
+                adam.zero_grad()
+            torch.cuda.synchronize()
+        return time.perf_counter() - began, torch.cuda.max_memory_allocated()
+
+    for version in (1, 2):
+        widths = [2048], [1024], [2048, 1024]
+        first, second, both = (fit_value(loop, version=version, widths=w) for w in widths)
+        assert both[0] == pytest.approx(first[0] + second[0], rel=0.03)
+        rests = 4 * (1024 * 1024 + 1024) * (4 + 8) / 2
+        assert both[1] - first[1] == pytest.approx(rests, rel=0.01)
+
+
+def test_a_backward_through_sharded_modules_and_others_is_refused() -> None:
     from tests.real.training_script_parts import Net, fit
 
     def loop(_: Any) -> None:
@@ -116,7 +144,7 @@ def test_modules_that_shard_are_refused_beside_others() -> None:
         second(first(torch.randn(8, 64, device="cuda"))).sum().backward()
 
     result, _ = fit(loop, workers=2)
-    assert "training FSDPNet beside another module under fsdp" in str(result)
+    assert "a backward through FSDP's modules and others that learn" in str(result)
 
 
 @pytest.mark.parametrize("through", [False, True])

@@ -21,7 +21,9 @@ import torch
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
+from raysim.rayapi.deepspeed.groups import tensor_parallel
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
+from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
 from raysim.rayapi.deepspeed.settings import config_of, read
 from raysim.rayapi.shapes.here import steps_here
@@ -77,17 +79,16 @@ def initialize(
 
     del distributed_port, dist_init_required
     assert model is not None, "deepspeed.initialize requires a model"
-    for name, given in (("mpu", mpu), ("mesh_param", mesh_param)):
-        if given is not None:
-            raise NotEmulatedError(
-                f"deepspeed.initialize({name}=)", "data and pipeline parallelism"
-            )
+    if mesh_param is not None:
+        raise NotEmulatedError("deepspeed.initialize(mesh_param=)", "data and pipeline parallelism")
     steps = _worker("deepspeed.initialize")
     init_distributed()
-    kind = PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
+    piped = isinstance(model, PipelineModule)
+    assert not piped or mpu is None, "mpu must be None with pipeline parallelism"
+    kind = PipelineEngine if piped else DeepSpeedEngine
     engine = kind(
         steps, model, optimizer, model_parameters, lr_scheduler,
-        config=config if config is not None else config_params, args=args,
+        config=config if config is not None else config_params, args=args, mpu=mpu,
     )  # fmt: skip
     loader = None
     if training_data is not None:
@@ -103,7 +104,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     def __init__(
         self, steps: Steps, model: Any, optimizer: Any, parameters: Any, lr_scheduler: Any, *,
-        config: Any, args: Any,
+        config: Any, args: Any, mpu: Any = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self._steps = steps
@@ -115,9 +116,10 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
+        self.mpu, tp = mpu, tensor_parallel(mpu)
         self.mesh = Mesh(
-            pp=self.stages, dp=self.world_size // self.stages,
-            ep=expert_parallel.ep_size(model, stages=self.stages),
+            pp=self.stages, dp=self.world_size // self.stages // tp, tp=tp,
+            ep=expert_parallel.ep_size(model, stages=self.stages, tp=tp),
         )  # fmt: skip
         self._settings = read(
             config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
@@ -151,6 +153,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self._step_applied = False
         self._latest: Prediction | None = None
         self._is_boundary: bool | None = None
+        self._offloaded, self._is_compiled = Offloaded(self), False
         self.micro_steps = self.global_steps = self.global_samples = self.skipped_steps = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -164,7 +167,18 @@ class DeepSpeedEngine(torch.nn.Module):
                 raise NotEmulatedError(f"engine.{name}", "engine.save_checkpoint") from None
             return getattr(self.module, name)
 
+    @property
+    def _replica(self) -> int:
+        if self.mpu is None:
+            return self.global_rank % self.mesh.dp
+        return int(self.mpu.get_data_parallel_rank())
+
     # ---- a step ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Of the module, whose weights are here."""
+        self._offloaded.check()
+        return super().__call__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Of the module."""
@@ -231,7 +245,7 @@ class DeepSpeedEngine(torch.nn.Module):
         from torch.utils.data import DataLoader, DistributedSampler
 
         sampler: Any = data_sampler or DistributedSampler(
-            dataset, num_replicas=self.mesh.dp, rank=self.global_rank % self.mesh.dp,
+            dataset, num_replicas=self.mesh.dp, rank=self._replica,
             shuffle=route == "train",
         )  # fmt: skip
         return DataLoader(
@@ -337,18 +351,34 @@ class DeepSpeedEngine(torch.nn.Module):
         """Of the JSON."""
         return self._settings.zero.stage3_gather_16bit_weights_on_model_save
 
-    def offload_states(self, *_args: Any, **_kwargs: Any) -> None:
-        """``engine.offload_states``: all of them to main memory, until they are called back."""
-        self._steps.synchronize()
-        self._steps.worker.offloads(1.0)
+    def offload_states(
+        self, include: Any = None, device: Any = "cpu", pin_memory: bool = True,
+        non_blocking: bool = False,
+    ) -> None:  # fmt: skip
+        """``engine.offload_states``: to main memory, until they are called back."""
+        del non_blocking
+        self._offloaded.offload(include, device, pin_memory=pin_memory)
 
-    def reload_states(self, *_args: Any, **_kwargs: Any) -> None:
+    def reload_states(self, non_blocking: bool = False) -> None:
         """``engine.reload_states``."""
-        self._steps.worker.offloads(0.0)
+        del non_blocking
+        self._offloaded.reload()
 
-    def compile(self, *_args: Any, **_kwargs: Any) -> None:
-        """``engine.compile()``: the plan is a compiled one's."""
-        self._steps.compiled = True
+    @property
+    def is_compiled(self) -> bool:
+        """Whether ``compile()`` was called."""
+        return self._is_compiled
+
+    def compile(
+        self, backend: Any = "inductor", compile_kwargs: Any = None, **_more: Any
+    ) -> None:  # fmt: skip
+        """``engine.compile()``: what ``torch.compile`` makes of the module, once."""
+        if self._is_compiled:
+            return
+        self._is_compiled = True
+        if self._json.get("compile", {}).get("deepcompile"):
+            self._steps.say(_DEEPCOMPILE)
+        self.module.compile(**{**(compile_kwargs or {}), "backend": backend})
 
     def load_checkpoint(
         self, load_dir: str, tag: str | None = None, load_module_strict: bool = True,
@@ -396,6 +426,10 @@ class DeepSpeedEngine(torch.nn.Module):
 
 _REFUSED = ("load_module_state_dict",)
 _STATE = "raysim_client_state.pkl"
+_DEEPCOMPILE = (
+    "DeepCompile's passes over ZeRO are not modelled: the module is taken to be compiled as by "
+    "torch.compile, its gathers and reductions as without it"
+)
 
 
 def _stand_in(path: Path, size_bytes: int) -> None:

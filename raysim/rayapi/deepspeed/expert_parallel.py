@@ -24,17 +24,21 @@ def mixtures(module: nn.Module) -> list[MoE]:
     return [m for m in module.modules() if isinstance(m, MoE)]
 
 
-def ep_size(module: nn.Module, *, stages: int) -> int:
+def ep_size(module: nn.Module, *, stages: int, tp: int = 1) -> int:
     """How many ranks share its experts; 1: none do.
 
     Raises
     ------
     NotEmulatedError
-        Its mixtures differ in that, or are stages of a pipeline.
+        Its mixtures differ in that, are stages of a pipeline, or tensor parallel.
     """
     sizes = {m.ep_size for m in mixtures(module)}
     if not sizes:
         return 1
+    if tp > 1:
+        raise NotEmulatedError(
+            "deepspeed.moe.layer.MoE under an mpu", "MoE with data and expert parallelism"
+        )
     if stages > 1:
         raise NotEmulatedError(
             "deepspeed.moe.layer.MoE in a PipelineModule", "MoE with data and expert parallelism"

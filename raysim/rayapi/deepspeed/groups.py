@@ -3,7 +3,7 @@
 Real counterpart: ``deepspeed/utils/groups.py`` (``_create_expert_and_data_parallel``): neighbours
 share a layer's experts, every ``ep_size``-th rank holds the same ones.
 
-Not modelled: ``use_data_before_expert_parallelism``, an ``mpu``, tensor and sequence parallelism.
+Not modelled: ``use_data_before_expert_parallelism``, experts of an ``mpu``, sequence parallelism.
 """
 
 from __future__ import annotations
@@ -54,6 +54,15 @@ def _create_expert_and_data_parallel(expert_parallel_size_: int, **_more: Any) -
             if rank in ranks:
                 _own(kind)[f"ep_size_{size}"] = group
                 _own(f"{kind}_ranks")[f"ep_size_{size}"] = ranks
+
+
+def tensor_parallel(mpu: Any) -> int:
+    """Ranks that share each layer: ``bwc_tensor_model_parallel_world_size`` (``utils/bwc.py``)."""
+    for name in ("tensor_model", "slice", "model"):
+        asked = getattr(mpu, f"get_{name}_parallel_world_size", None)
+        if asked is not None:
+            return int(asked())
+    return 1
 
 
 def _get_max_expert_size_name() -> str:

@@ -33,6 +33,7 @@ _MODULES = {
     "deepspeed.runtime.pipe": "deepspeed.pipe",
     "deepspeed.runtime.pipe.module": "deepspeed.pipe", "deepspeed.runtime.utils": "deepspeed.utils",
     "deepspeed.runtime.zero": "deepspeed.zero",
+    "deepspeed.runtime.zero.offload_config": "deepspeed.offloaded",
     "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
     "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.groups": "deepspeed.groups",
     "deepspeed.utils.logging": "deepspeed.utils",

@@ -18,6 +18,7 @@ import torch
 from raysim.rayapi.deepspeed.engine import DeepSpeedEngine
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.known import META, to_device
+from raysim.rayapi.shapes.pipeline_evaluation import evaluated
 from raysim.rayapi.shapes.pipelining import role_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
@@ -145,10 +146,22 @@ class PipelineEngine(DeepSpeedEngine):
         inputs, labels = _on_gpu(batch)
         return inputs, self.module.loss_fn and partial(_loss, self.module.loss_fn, labels)
 
-    def eval_batch(self, data_iter: Any, **_more: Any) -> Any:
-        """Not emulated."""
-        del data_iter
-        raise NotEmulatedError("PipelineEngine.eval_batch", "PipelineEngine.train_batch")
+    def eval_batch(
+        self, data_iter: Any, return_logits: bool = False, compute_loss: bool = True,
+        reduce_output: str = "avg", bcast_loss: bool = True, num_micro_batches: int | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Micro-batches forward through all stages, nothing backward; the loss has no value."""
+        del compute_loss, reduce_output, bcast_loss
+        if return_logits:
+            raise NotEmulatedError("PipelineEngine.eval_batch(return_logits=)", "its loss")
+        steps, count = self._steps, num_micro_batches or self.gradient_accumulation_steps()
+        for _ in range(count):
+            batch = next(data_iter)
+            parts = partial(self._parts, batch)
+            role = role_of(steps, self, self.module.layers, batch, parts, learns=False)
+        evaluated(steps, self, role, count)
+        steps.worker.meet()  # where the last stage tells the loss
+        return torch.empty((), device=META)
 
     def forward(self, *_args: Any, **_kwargs: Any) -> Any:
         """As DeepSpeed has it."""

@@ -171,7 +171,6 @@ class HandMade(Worker):
         self.met_at = ""
         """Where it has last looked for others (``torch.distributed.rendezvous``)."""
         self.rest_bytes = 0.0
-        self._offloaded = 0.0
         self._whole: Link | None = None
         self._answering: dict[int, tuple[Any, dict[int, float]]] = {}
         """Models that it holds and has not trained: what they were, bytes of their storages."""
@@ -380,21 +379,18 @@ class HandMade(Worker):
             self._whole = Link(name, self.context.world_size, self.context.rank)
         self._whole.takes("all_gather", size_bytes)
 
-    def offloads(self, share: float) -> None:
+    def offloads(self, size_bytes: float, seconds: float) -> None:
         """States to main memory, or back, over PCIe."""
-        gpu: Any = self.hardware.gpu
-        states = max(0.0, self.rest_bytes - self._context_bytes)
-        moved = abs(share - self._offloaded) * states
-        self._offloaded = share
         this_fiber().settle()
         begin_ns = self.run.session.sim.now_ns
-        self.sleep_ns(to_ns(moved / gpu.pcie_bytes_per_s))
+        super().offloads(size_bytes, seconds)
         self.spends("sleep and wake", begin_ns)
-        self.holds(self._context_bytes + (1 - share) * states, phase="sleep and wake")
+        left = max(self._context_bytes, self.rest_bytes - size_bytes)
+        self.holds(left, phase="sleep and wake")
 
     def empties_cache(self) -> None:
         """``torch.cuda.empty_cache()``: weights, states and what lies outside stay."""
-        if self.rest_bytes and not self._offloaded:
+        if self.rest_bytes and not self.offloaded_bytes:
             self.holds(self.rest_bytes)
 
 

@@ -4,8 +4,11 @@ Real counterpart: ``torch/distributed/distributed_c10d.py`` over NCCL. Ranks wai
 then the collective takes what NCCL takes between their GPUs. Values are those that every rank
 knows; of all else tensors stay as they are.
 
-Not modelled: overlap (what is asynchronous is over when the call returns), what a model calls in
-its forward (no time), messages between two ranks (refused by name).
+What a model calls in its forward, or an autograd function of its own in backward, its trace hears.
+
+Messages between two ranks are in ``messages``.
+
+Not modelled: overlap (what is asynchronous is over when the call returns).
 """
 
 from __future__ import annotations
@@ -18,26 +21,21 @@ import torch
 import torch.distributed as dist
 
 from raysim.perf.collectives import GroupShape, Operation, collective
-from raysim.rayapi.shapes import links, mesh
-from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes import links, mesh, spread
 from raysim.rayapi.shapes.here import worker_here
-from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing import peers
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-_REFUSED = (
-    "gather_object", "irecv", "isend", "recv", "scatter_object_list", "send", "batch_isend_irecv",
-)  # fmt: skip
 _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
 _DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
 """What ``async_op=True`` returns."""
-_INSTEAD = "all_reduce, all_gather, reduce_scatter, all_to_all, reduce, broadcast, barrier"
 
 
 def install(r: Replaced) -> None:
@@ -47,8 +45,8 @@ def install(r: Replaced) -> None:
     r.call(dist, "get_process_group_ranks", _ranks, worker_here)
     for name, (operation, ours) in _COLLECTIVES.items():
         r.call(dist, name, _called(name, operation, ours))
-    for name in _REFUSED:
-        r.call(dist, name, refuse(f"torch.distributed.{name}", _INSTEAD), worker_here)
+    r.call(dist, "gather_object", _gather_object, worker_here)
+    r.call(dist, "scatter_object_list", _scatter_object_list, worker_here)
 
 
 def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Callable[..., Any]:
@@ -59,7 +57,11 @@ def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Call
         if link is not None:
             steps.synchronize()
             link.collective(name, links.tensor_in(args, kwargs))
-        elif not steps.mode.tracing:  # one rank traces for all: nobody would meet it
+        elif steps.mode.tracing:  # one rank traces for all: nobody would meet it
+            ranks = _ranks(steps.worker, _group_of(args, kwargs))
+            if len(ranks) > 1:
+                peers.hear(operation, spread.group_of(steps, ranks), (*args, *kwargs.values()))
+        else:
             size_bytes = ours(steps, *args, **kwargs)
             if not steps.inside:
                 _takes(steps, operation, size_bytes, _group_of(args, kwargs))
@@ -174,7 +176,9 @@ def _all_to_all_single(
     input_split_sizes: Any = None, group: Any = None,
 ) -> float:  # fmt: skip
     if output_split_sizes is not None or input_split_sizes is not None:
-        raise NotEmulatedError("torch.distributed.all_to_all_single(output_split_sizes=)", _INSTEAD)
+        most = max(found.nbytes, given.nbytes)  # what the busiest rank sends or gets is waited for
+        within = mesh.ranks_of(group)
+        return float(max(steps.worker.expect_group().exchange(most, within)))
     values = _known_by_all(steps, given, group)
     if values is not None:
         ranks = mesh.ranks_of(group)
@@ -210,6 +214,32 @@ def _broadcast_object_list(
     worker: Any, objects: list[Any], src: int = 0, *_a: Any, **_k: Any
 ) -> None:
     objects[:] = worker.expect_group().exchange(list(objects))[src or 0]
+
+
+def _gather_object(
+    worker: Any, obj: Any, object_gather_list: list[Any] | None = None, dst: int | None = None,
+    group: Any = None, group_dst: int | None = None,
+) -> None:  # fmt: skip
+    found = worker.expect_group().exchange(obj, mesh.ranks_of(group))
+    if object_gather_list is not None and worker.context.rank == _one(
+        worker, dst, group_dst, group
+    ):
+        object_gather_list[:] = found
+
+
+def _scatter_object_list(
+    worker: Any, scatter_object_output_list: list[Any], scatter_object_input_list: Any = None,
+    src: int | None = None, group: Any = None, group_src: int | None = None,
+) -> None:  # fmt: skip
+    ranks = _ranks(worker, group)
+    given = worker.expect_group().exchange(scatter_object_input_list, mesh.ranks_of(group))
+    whose = given[ranks.index(_one(worker, src, group_src, group))]
+    scatter_object_output_list[0] = whose[ranks.index(worker.context.rank)]
+
+
+def _one(worker: Any, rank: int | None, place: int | None, group: Any) -> int:
+    """Of all ranks, the one that was said by either."""
+    return _ranks(worker, group)[place] if place is not None else rank or 0
 
 
 _COLLECTIVES: dict[str, tuple[Operation, Callable[..., float]]] = {

@@ -102,7 +102,7 @@ def install(r: Replaced) -> None:
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
         "get_device_capability": lambda s, *_: _capability(s),
         "get_device_properties": _properties, "memory_allocated": _held,
-        "memory_reserved": _reserved, "max_memory_allocated": _allocated,
+        "memory_reserved": _reserved_now, "max_memory_allocated": _allocated,
         "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
         "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
         "get_rng_state": lambda *_: _random_state(), "set_rng_state": lambda *_a, **_k: None,
@@ -178,7 +178,13 @@ def _held(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
     if found is None:
         return 0 if sharded.in_use(steps) else steps.mode.alive.bytes_but(())
-    return found.kept_bytes if steps.mode.tape is None else found.allocated_bytes
+    kept = max(0, found.kept_bytes - round(steps.worker.offloaded_bytes))
+    return kept if steps.mode.tape is None else found.allocated_bytes
+
+
+def _reserved_now(steps: Steps, *_: Any) -> int:
+    """The peak, until DeepSpeed has offloaded its states and emptied the cache."""
+    return _held(steps) if steps.worker.offloaded_bytes else _reserved(steps)
 
 
 def _reserved(steps: Steps, *_: Any) -> int:
@@ -215,7 +221,7 @@ def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
 
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     total = int(_gpu(steps).memory_bytes)
-    return total - _reserved(steps), total
+    return total - _reserved_now(steps), total
 
 
 def _module_to_gpu(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
-"""Engines in steps that train several modules: actor and critic, a GAN, under DeepSpeed.
+"""Engines in steps that train several modules: actor and critic, a GAN, under DeepSpeed or FSDP.
 
-Real counterpart: ``deepspeed/runtime/engine.py``: each ``initialize`` makes an engine with buffers,
-optimizer states and a step of its own, whose ``backward`` runs autograd's like any.
+Real counterparts: ``deepspeed/runtime/engine.py``: each ``initialize`` makes an engine with
+buffers, optimizer states and a step of its own, whose ``backward`` runs autograd's like any;
+modules that torch's ``FullyShardedDataParallel`` or ``fully_shard`` have divided.
 
 Simplified: a backward that goes through modules of several engines is priced as one engine's of
 all of them, by the first one's settings; what another engine keeps is its weights and states at
@@ -28,7 +29,7 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
     Raises
     ------
     NotEmulatedError
-        By engines that shard otherwise than each other.
+        By engines that shard otherwise than each other, or FSDP's beside none.
     """
     engines = [w for w in parts if w.engine != "ddp"]
     if not engines:
@@ -39,17 +40,27 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
     first = engines[0]
     if len({_sharding(w) for w in engines}) > 1:
         raise NotEmulatedError(
-            "a backward through engines of other ZeRO stages or precisions than each other",
-            "the same zero_optimization and precision in both configs",
+            "a backward through engines of other ZeRO stages or FSDP settings than each other",
+            "the same zero_optimization and precision, or the same FSDP settings, for all of them",
+        )
+    if len(engines) < len(parts) and first.engine == "fsdp":
+        raise NotEmulatedError(
+            "a backward through FSDP's modules and others that learn",
+            "fully_shard or FullyShardedDataParallel around each of them",
         )
     if len(engines) < len(parts):
         say("modules beside DeepSpeed's, in one backward with it, are priced as its own")
-    return replace(first, module=phase, moe=any(w.moe for w in engines))
+    classes = {name for w in engines for name in w.fsdp.layer_classes}
+    fsdp = replace(
+        first.fsdp, layer_classes=tuple(sorted(classes)), wrap=any(w.fsdp.wrap for w in engines)
+    )
+    return replace(first, module=phase, moe=any(w.moe for w in engines), fsdp=fsdp)
 
 
 def _sharding(wrapping: Wrapping) -> tuple[Any, ...]:
-    found = wrapping.deepspeed
-    return wrapping.engine, found and found.zero.stage, found and found.precision
+    found, fsdp = wrapping.deepspeed, wrapping.fsdp
+    apart = replace(fsdp, layer_classes=(), wrap=True, wrap_ends=False)
+    return wrapping.engine, found and found.zero.stage, found and found.precision, apart
 
 
 class Resting:
@@ -68,6 +79,10 @@ class Resting:
             {key_of(p) for p in mine},
             share * step.outcome.fullest.states_bytes,
         )
+
+    def has(self, optimizer: Any) -> bool:
+        """Whether a step of it has been noted."""
+        return id(optimizer) in self._kept
 
     def bytes_but(self, here: set[int], weights: Callable[[set[int]], float]) -> int:
         """Of engines whose parameters are not ``here``, without what others count: weights."""

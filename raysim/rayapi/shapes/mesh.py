@@ -35,6 +35,9 @@ def install(r: Replaced) -> None:
         r.call(module, "get_group_rank", _place, worker_here)
     r.call(_collective_utils, "get_rank", _rank, worker_here)
     r.call(dist, "new_group", _new_group)
+    r.call(dist, "new_subgroups", _new_subgroups)
+    r.call(dist, "new_subgroups_by_enumeration", _enumerated)
+    r.call(dist, "get_global_rank", _global_rank, worker_here)
     r.around(mesh, "__init__", _made, worker_here)
     r.around(mesh, "get_local_rank", _local_rank, worker_here)
 
@@ -77,6 +80,37 @@ def _new_group(steps: Steps, ranks: Sequence[int] | None = None, *_a: Any, **_k:
     context = steps.worker.expect_group().context
     who = sorted(ranks) if ranks else list(range(context.world_size))
     return group_of(who, context.rank) if context.rank in who else dist.GroupMember.NON_GROUP_MEMBER
+
+
+def _new_subgroups(
+    steps: Steps, group_size: int | None = None, group: Any = None, *_a: Any, **_k: Any
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """Of neighbours; as many as a node has GPUs, if nobody says."""
+    context = steps.worker.expect_group().context
+    size = group_size or context.local_world_size
+    within = list(ranks_of(group) or range(context.world_size))
+    if len(within) % size:
+        raise ValueError(
+            f"The world size ({len(within)}) must be divisible by group_size ({size})"
+        )  # torch's words
+    return _enumerated(steps, [within[i : i + size] for i in range(0, len(within), size)])
+
+
+def _enumerated(
+    steps: Steps, ranks_per_subgroup_list: Sequence[Sequence[int]], *_a: Any, **_k: Any
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    """The group that the caller is in, and all of them."""
+    found = [_new_group(steps, ranks) for ranks in ranks_per_subgroup_list]
+    mine = [g for g in found if g is not dist.GroupMember.NON_GROUP_MEMBER]
+    if len(mine) > 1:
+        raise ValueError("ranks_per_subgroup_list contains duplicate subgroup ranks")
+    return (mine[0] if mine else None), found
+
+
+def _global_rank(_worker: Any, group: Any, group_rank: int) -> int:
+    """Of one that is at this place of a group."""
+    within = ranks_of(group)
+    return within[group_rank] if within else group_rank
 
 
 def _rank(worker: Any, group: Any = None) -> int:

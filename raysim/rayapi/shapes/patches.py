@@ -23,6 +23,7 @@ from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import (
     collectives,
     compiled,
+    context,
     cpu_patches,
     cuda,
     downloads,
@@ -32,6 +33,7 @@ from raysim.rayapi.shapes import (
     links,
     loader,
     mesh,
+    messages,
     numbers,
     pipelining,
     processes,
@@ -137,6 +139,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         fsdp.install(_INSTALLED)
         sharded.install(_INSTALLED)
         spread.install(_INSTALLED)
+        context.install(_INSTALLED)
         cpu_patches.install(_INSTALLED)
         processes.install(_INSTALLED)
         links.install(_INSTALLED)
@@ -270,6 +273,7 @@ def _distributed(r: Replaced) -> None:
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
     collectives.install(r)
+    messages.install(r)
 
 
 def _rank(worker: Any, group: Any = None) -> int:

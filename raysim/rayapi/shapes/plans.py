@@ -54,6 +54,8 @@ class Wrapping:
     """It has DeepSpeed's MoE layers."""
     tp: int = 1
     """Ranks that share its parameters by ``DTensor``."""
+    cp: int = 1
+    """Ranks that share its sequences by ``context_parallel``."""
     among: int = 0
     """Ranks of the process group that was said; 0: all."""
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
@@ -88,7 +90,7 @@ class Wrapping:
         """
         copies = min(self.copies, micro_batch)
         meet = max(1, world_size // self.tp) if self.meets else copies
-        mesh = self.mesh or Mesh(dp=meet, tp=self.tp)
+        mesh = self.mesh or Mesh(dp=max(1, meet // self.cp), cp=self.cp, tp=self.tp)
         own = optimizer or self.optimizer or Optimizer()
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, accumulation, own)
@@ -113,6 +115,7 @@ class Wrapping:
             pipeline=self.pipeline,
             gradient_clipping=clipping,
             tf32=asked_tf32(),
+            ring_attention=self.cp > 1,
         )
 
     def fed(self, feed: Feed, model: Model) -> Feed:

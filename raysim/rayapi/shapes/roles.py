@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-from raysim.models.table import Model
+from raysim.models.table import FIXED_DTYPE_BYTES, Model
 from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
@@ -42,6 +42,18 @@ class Role:
     """What the script itself has on the GPU; None: nobody has looked yet."""
     batch: int = 1
     input_bytes: int = 0
+
+    def kept_bytes(self, parameters: Iterable[torch.Tensor]) -> int:
+        """Of its batch, what its model keeps for backward; recomputed, each layer's output."""
+        assert self.model is not None, "of a role that nobody has traced"
+        width = max(p.element_size() for p in parameters) if self.half is None else 2
+        widths = {"compute": width} | FIXED_DTYPE_BYTES
+        sizes = (
+            layer.output * width if self.recomputes
+            else sum(s.numel * widths[s.dtype] for s in layer.body.saved().values())
+            for layer in self.model.layers
+        )  # fmt: skip
+        return round(self.batch * sum(sizes))
 
     def learn_kept(self, example: Any, given: Sequence[bool], storages: Collection[int]) -> None:
         """Its trace has told which of the example's tensors backward keeps, and what else."""

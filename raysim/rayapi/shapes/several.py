@@ -5,14 +5,14 @@ depends on, and no further than ``detach()``; those calls and the functions betw
 *phase*, traced as one model. An optimizer's step takes the phases of its parameters since its last:
 alike ones are micro-batches of one step, of others forward and backward pass. What the modules that
 a phase does not train hold meanwhile (weights, gradients, optimizer states) lies beside it.
-DeepSpeed's engines are told apart likewise (``engines.py``).
+DeepSpeed's engines and FSDP's modules are told apart likewise (``engines.py``).
 
 From the first such step on the graph is asked for: a module that was called so before answers with
 a node that leads to what its own led to.
 
+Forwards that wait for their backwards (a pipeline by hand) keep their activations meanwhile.
 Not modelled: that of a phase's parameters only those in the optimizer are updated (all are, a few
-kernels more), activations that a forward keeps for a later phase while another runs, FSDP
-(refused).
+kernels more), activations that a forward keeps for another phase.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes.beside import sharded
 from raysim.rayapi.shapes.engines import Resting, around
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import describe, wrapping_in
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
@@ -64,6 +64,7 @@ class Call:
     """Where autograd's graph of its outputs begins."""
     charged: bool = False
     """Its forward has been paid without a backward."""
+    paid_ns: int = 0  # where it ran
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Once more."""
@@ -204,6 +205,8 @@ class Several:
         self._known: dict[Any, tuple[Any, Any]] = {}
         """Phases that have been traced: their role's key and their module."""
         self._found: dict[Any, Prediction] = {}
+        self._ahead: dict[Any, int] = {}  # by phase, forwards that waited for their backwards too
+        self._forward_ns: dict[Any, int] = {}  # by kind
         self._graded: dict[int, Any] = {}
         """Modules whose gradients are there."""
         self._tries: bool | None = None
@@ -237,12 +240,6 @@ class Several:
     def forward(self, run: Any, module: Any, key: Any, args: Any, kwargs: Any) -> Any:
         """One that may learn."""
         steps = self._steps
-        engine = wrapping_in(module, steps.within).engine
-        if engine == "fsdp":
-            raise NotEmulatedError(
-                f"training {type(module).__name__} beside another module under {engine}",
-                "DistributedDataParallel, DeepSpeed or no wrapper for modules that a step trains",
-            )
         kind = _kind(module, key, (args, kwargs))
         steps.steady, steps.recomputes, steps.half = False, False, None
         if (known := self._answers.get(kind)) is not None:
@@ -272,7 +269,9 @@ class Several:
         self._calls.append(call)
         self._tape.call(call, args, kwargs, outputs)
         steps.mode.tape = self._tape
-        steps.beside.called(describe(module).module)
+        steps.beside.called(module)  # with its wrapper, which may have divided it
+        call.paid_ns = self._forward_ns.get(call.kind(), 0) if steps.shared.places else 0
+        steps.queued_ns += call.paid_ns  # other ranks may wait for what it gives
         return call
 
     def stepped(self, module: Any) -> None:
@@ -286,8 +285,7 @@ class Several:
         if last is module or id(module) not in self._stepped:
             return False
         own = {key_of(p) for p in module.parameters()}
-        apart = own.isdisjoint(key_of(p) for p in last.parameters())
-        return apart and all(describe(m).engine != "fsdp" for m in (module, last))
+        return own.isdisjoint(key_of(p) for p in last.parameters())
 
     # ---- backward --------------------------------------------------------------------------------
 
@@ -304,8 +302,12 @@ class Several:
         syncs = all(getattr(c.module, "require_backward_grad_sync", True) for c in used)
         self._reduced[key] = self._reduced.get(key, 0) + (steps.sync and syncs)
         self._graded |= {id(c.module): c.module for c in used if _keeps_gradients(c.module)}
+        alike = sum(c.key == used[0].key and c.module is used[0].module for c in self._calls)
+        self._ahead[key] = max(self._ahead.get(key, 0), alike - len(used))
         if key in self._found:
-            steps.queued_ns += sum(self._found[key].passes_ns)
+            forward_ns, backward_ns = self._found[key].passes_ns
+            self._forward_ns[used[0].kind()] = forward_ns // len(used)
+            steps.queued_ns += forward_ns + backward_ns - sum(c.paid_ns for c in used)
         self._calls = [c for c in self._calls if c not in used]
         self._forget()
 
@@ -384,7 +386,9 @@ class Several:
             return
         found: list[tuple[Prediction, Any, int]] = []
         for key, phase, count in mine:
-            self.idle_bytes, reduced = self._idle_bytes(phase), self._reduced.pop(key, 0)
+            kept = steps.shared.roles[key[0]].kept_bytes(phase.parameters())
+            self.idle_bytes = self._idle_bytes(phase) + self._ahead.get(key, 0) * kept
+            reduced = self._reduced.pop(key, 0)
             asked = steps.asked_of(key[0], phase, count, reduced, own)
             found.append((asked, phase, count))
             self._found[key] = asked
@@ -398,9 +402,9 @@ class Several:
         if self.fullest is None or whole.peak_bytes > self.fullest.peak_bytes:
             self.fullest = whole
         steps.take_step(whole, more_ns + self._unused_ns(before), optimizer)
-        if run is None:
+        if run is None or sharded(describe(largest)):
             self._resting.note(optimizer, whole, largest)
-        else:
+        if run is not None:
             steps.optimizers.begin(run, optimizer)
         if self._tries and sum(phase.calls * count for _, phase, count in mine) == 1:
             self._end()
@@ -436,6 +440,8 @@ class Several:
         }  # fmt: skip
         states = 0
         for optimizer, _ in self._last.values():
+            if self._resting.has(optimizer):
+                continue
             for p, state in optimizer.state.items():
                 if isinstance(p, torch.Tensor) and key_of(p) not in here:
                     states += sum(t.nbytes for t in tensors(list(state.values())) if t.dim())

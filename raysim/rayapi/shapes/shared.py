@@ -66,6 +66,12 @@ class Shared:
     """Bytes of inputs, and the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""
+    messages: dict[Any, list[Any]] = field(default_factory=dict)
+    """Between two ranks, whose other end nobody has come to yet (``shapes.messages``)."""
+    places: dict[int, dict[int, tuple[Any, int]]] = field(default_factory=dict)
+    """Node and GPU of ranks that have had messages, by their gang's identity."""
+    peers: dict[Any, int] = field(default_factory=dict)
+    """Ranks that a model's own collectives share it among, by its signature."""
     several: bool = False
     """A step has trained several modules (``shapes.several``)."""
     within_loss: list[Any] = field(default_factory=list)

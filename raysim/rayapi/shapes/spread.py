@@ -14,7 +14,8 @@ computes (refused).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,11 @@ from torch.distributed.tensor import DTensor, _dispatch, _random, parallel
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import loss
 
+from raysim.rayapi.shapes import context
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.plans import wrapping_in
 from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
@@ -106,12 +109,13 @@ def spread(steps: Steps, wrapping: Wrapping) -> Wrapping:
         Some ranks are in no such group as it is trained over.
     """
     tp, world = degree(steps, wrapping), steps.worker.context.world_size
+    cp = context.shared(steps, wrapping)
     if wrapping.among and wrapping.among * tp != world:
         raise NotEmulatedError(
             f"a process_group of {wrapping.among} of {world} ranks around a model",
             "all ranks, or a DeviceMesh's other dimension beside tensor parallelism or a pipeline",
         )
-    return replace(wrapping, tp=tp)
+    return replace(wrapping, tp=tp, cp=cp)
 
 
 def degree(steps: Steps, wrapping: Wrapping) -> int:
@@ -120,7 +124,45 @@ def degree(steps: Steps, wrapping: Wrapping) -> int:
     key = id(wrapping.module)
     if key not in known:
         known[key] = wrapping.module, _degree(steps, wrapping.module)
-    return known[key][1]
+    heard = steps.shared.peers.get(steps.signature(wrapping.module), 1)
+    return max(known[key][1], heard)
+
+
+@contextmanager
+def heard(steps: Steps, module: Any) -> Iterator[None]:
+    """A model's trace: its own collectives are over groups of the mesh that it is trained on."""
+    within: list[Wrapping] = steps.worker.globals.setdefault(heard, {}).setdefault("within", [])
+    within.append(wrapping_in(module, steps.within))
+    try:
+        yield
+    finally:
+        within.pop()
+
+
+def group_of(steps: Steps, ranks: Sequence[int]) -> str:
+    """What the ranks of a collective within the model share: data, or the model itself.
+
+    Its wrapper says which ranks are replicas. Of a model that nothing wraps its own groups do:
+    who exchanges what within it has a part of it each.
+    """
+    wrapping, size = steps.worker.globals[heard]["within"][-1], len(ranks)
+    world = steps.worker.context.world_size
+    near = list(ranks) == list(range(ranks[0], ranks[0] + size))
+    replicas = 1
+    if wrapping.mesh is not None:
+        replicas = wrapping.mesh.dp
+    elif wrapping.meets:
+        replicas = wrapping.among or world
+    shares_model = replicas == 1 or (size == world // replicas and (near or size != replicas))
+    if not shares_model and size >= replicas:
+        return "dp"
+    if not shares_model:
+        return f"dp_shard:{size}" if near else f"dp_replicate:{replicas // size}"
+    if not near:
+        steps.say(APART.format(list(ranks)))
+    key = steps.signature(wrapping.module)
+    steps.shared.peers[key] = max(size, steps.shared.peers.get(key, 1))
+    return "tp"
 
 
 def _degree(steps: Steps, module: Any) -> int:

@@ -43,7 +43,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
-from raysim.rayapi.shapes.spread import degree, spread
+from raysim.rayapi.shapes.spread import degree, heard, spread
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing import Script, trace
@@ -227,6 +227,7 @@ class Steps:
         """``loss.backward()``: no gradients, but what they take."""
         if self.several.on:
             self.several.backward(loss)
+            self.optimizers.has_gradients = gradients
             after_backward(self)
             return
         if self._key is None or self._after_backward():
@@ -294,7 +295,7 @@ class Steps:
         """What a model recomputes is the plan's; the tracer refuses those that say so."""
         self.inside = self.mode.tracing = True
         try:
-            with bare(module):
+            with bare(module), heard(self, module):
                 yield
         finally:
             self.inside = self.mode.tracing = False
@@ -483,7 +484,7 @@ class Steps:
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
             world = self.worker.context.world_size
-            meet = wrapping.meets or (wrapping.tp > 1 and plan.mesh.world == world)
+            meet = wrapping.meets or plan.mesh.world == world
             cluster = self.cluster(alone=0 if meet else plan.mesh.world)
             try:
                 known[key] = prediction.predict(plan, cluster, feed, self.seed)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from raysim.units import to_ns
+
 
 class Hooks:
     """Of a worker."""
 
+    offloaded_bytes = 0.0
+    """Of a DeepSpeed engine's states, what is in main memory for now."""
     steps = 0
     """Training steps taken."""
     prices_first = False
@@ -53,5 +57,11 @@ class Hooks:
     def gathers(self, size_bytes: float) -> None:
         """``deepspeed.zero.GatheredParameters``: ranks put together what they share."""
 
-    def offloads(self, share: float) -> None:
-        """Of what rests on its GPUs, so much is in main memory now (0: all is back)."""
+    def offloads(self, size_bytes: float, seconds: float) -> None:
+        """Of what rests on its GPU, so much is in main memory now; moving it takes so long."""
+        self.offloaded_bytes = size_bytes
+        self.sleep_ns(to_ns(seconds))
+
+    def sleep_ns(self, length_ns: int) -> None:
+        """Let time pass on its thread."""
+        raise NotImplementedError

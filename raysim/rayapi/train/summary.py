@@ -178,7 +178,8 @@ def samples(found: Prediction) -> float:
 
 def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
     plan, step_s = found.plan, to_seconds(found.step_ns)
-    spread = f"tp {plan.mesh.tp}, " if plan.mesh.tp > 1 else ""
+    degrees = ("cp", plan.mesh.cp), ("tp", plan.mesh.tp)
+    spread = "".join(f"{name} {ranks}, " for name, ranks in degrees if ranks > 1)
     what = f"{plan.model.name}, {plan.engine_label}, {spread}{plan.mesh.world} GPUs"
     share = found.peak_bytes / found.capacity_bytes
     return what, count, step_s, samples(found) / step_s, found.peak_bytes, share

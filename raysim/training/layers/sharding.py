@@ -41,6 +41,9 @@ class Sharding:
     sequence_parallel: bool = False
     cp: int = 1
     cp_exchange: ContextExchange = "p2p"
+    cp_returns_fp32: bool = False
+    """Gradients of keys and values go around in fp32, back to where they began, as torch's do
+    (``_templated_ring_attention_backward``)."""
     ulysses: bool = False
     """DeepSpeed's layer around the core (``UlyssesSPAttentionHF``): tensors are permuted before and
     after each ``a2a``, too few heads of keys are repeated, positions and losses are gathered."""
@@ -222,7 +225,7 @@ def _traced(
     for c in o.collectives:
         each = width if c.dtype == "compute" else FIXED_DTYPE_BYTES[c.dtype] * batch
         size = round(c.numel * each / (batch if c.fixed else 1.0))
-        if size and (c.group == "ep" or sharding.tp > 1):
+        if size and (c.group != "tp" or sharding.tp > 1):
             of_weights = c.when == "gradient"
             lists[c.when].append(Exchange(c.op, c.group, size, of_weights=of_weights))
 
@@ -395,7 +398,9 @@ def _context(found: Exchanges, o: Operator, sharding: Sharding, width: float, ba
         found.after_backward += swaps
         return
     whole = (k + v) * sharding.cp
-    gather, scatter = (Exchange(op, "cp", whole) for op in ("all_gather", "reduce_scatter"))
+    returned = 4.0 * batch / width / (sharding.cp - 1) if sharding.cp_returns_fp32 else 1.0
+    gather = Exchange("all_gather", "cp", whole)
+    scatter = Exchange("reduce_scatter", "cp", round(whole * returned))
     if sharding.cp_exchange == "all_gather":
         found.before_forward.append(gather)
         found.before_backward.append(gather)

@@ -72,7 +72,7 @@ def test_nothing_is_left_behind() -> None:
         "import ray; ray.util.joblib", "from ray.util.dask import ray_dask_get",
         "import ray; ray.init(local_mode=True)",
         "import threading; threading.Thread(target=print).start()",
-        "import ray.tune.schedulers.pb2",
+        "import ray.tune.schedulers.resource_changing_scheduler",
         "import subprocess; subprocess.run(['ray', 'stop'])", "import os; os.system('ray start')",
         "import ray; ray.util.accelerators.tpu",
     ],

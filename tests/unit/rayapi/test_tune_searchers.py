@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -64,3 +66,49 @@ def test_a_searcher_s_own_space() -> None:
     assert all(2.0 <= each["x"] <= 3.0 and each["k"] == 1 for each in found)
     with pytest.raises(NotEmulatedError, match="HyperOptSearch over a object"):
         searchers.HyperOptSearch({"x": object()})
+
+
+def test_pb2_takes_over_from_the_best_and_draws_within_its_bounds() -> None:
+    """Bounds of the mutated setting alone; a trial's checkpoint is a better one's."""
+
+    def loop(config: dict[str, Any]) -> None:
+        from ray import tune
+
+        saved, step = tune.get_checkpoint(), 0
+        if saved:
+            step = int(Path(saved.path, "step").read_text())
+        while step < 6:
+            step += 1
+            with TemporaryDirectory() as folder:
+                Path(folder, "step").write_text(str(step))
+                mine = tune.Checkpoint.from_directory(folder)
+                tune.report({"score": config["lr"] + step}, checkpoint=mine)
+
+    def main() -> Any:
+        from ray import tune
+        from ray.tune.schedulers.pb2 import PB2
+
+        with pytest.warns(UserWarning, match="PB2 draws at random"):
+            pb2 = PB2(
+                time_attr="training_iteration", metric="score", mode="max",
+                perturbation_interval=2, synch=True,
+                hyperparam_bounds={"lr": [0.1, 0.2], "n": {"k": [1, 9]}},
+            )  # fmt: skip
+        asked = tune.TuneConfig(scheduler=pb2, num_samples=4)
+        space = {"lr": tune.uniform(5.0, 6.0), "n": {"k": 4}}
+        found = tune.Tuner(loop, param_space=space, tune_config=asked).fit()
+        return pb2.num_perturbations, [result.config for result in found]
+
+    count, configs = run_program(main, ray_cluster(cpus=4))[0]
+    assert count
+    drawn = [each for each in configs if each["lr"] < 5.0]
+    assert drawn
+    assert all(0.1 <= each["lr"] <= 0.2 and 1 <= each["n"]["k"] <= 9 for each in drawn)
+    assert all(isinstance(each["n"]["k"], int) for each in drawn)
+
+
+def test_pb2_refuses_bounds_in_rays_words() -> None:
+    from raysim.rayapi.tune.pb2 import PB2
+
+    with pytest.raises(ValueError, match="low <= high"):
+        PB2(hyperparam_bounds={"lr": [2.0, 1.0]})
