@@ -106,6 +106,7 @@ def _modules() -> dict[str, ModuleType]:
         actor_pool,
         collective,
         helpers,
+        locations,
         marks,
         metrics,
         multiprocessing,
@@ -120,8 +121,10 @@ def _modules() -> dict[str, ModuleType]:
 
     experimental = ModuleType("ray.experimental")
     vars(experimental).update(
-        tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental")
-    )
+        tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental"),
+        get_object_locations=locations.get_object_locations,
+        get_local_object_locations=locations.get_local_object_locations,
+    )  # fmt: skip
     serve.metrics, api.experimental, api.cloudpickle = metrics, experimental, cloudpickle
     util.multiprocessing, util.metrics, util.accelerators = multiprocessing, metrics, accelerators
     return {
@@ -138,7 +141,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.accelerators": accelerators, "ray.util.accelerators.accelerators": accelerators,
         "ray.util.debug": util, "ray.util.check_serialize": util, "ray.util.serialization": util,
         "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
-        "ray.experimental.tqdm_ray": tqdm_ray,
+        "ray.experimental.tqdm_ray": tqdm_ray, "ray.experimental.locations": locations,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         **testing.test_utils(), **private.modules(util), **_libraries(),
     }  # fmt: skip

@@ -64,6 +64,10 @@ class GcsClient:
         else:
             self._room.call(GCS, message, _Attempt(self, message, then).answered)
 
+    def ask(self, question: _Kept) -> None:
+        """The same, of a pair."""
+        self.call(*question)
+
     def tell(self, message: Message) -> None:
         """Send what needs no answer but must arrive (worker failures, finished jobs)."""
         self.call(message, _ignore)

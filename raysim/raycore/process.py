@@ -33,6 +33,7 @@ from raysim.raycore.tasks import (
 if TYPE_CHECKING:
     from raysim.perf.ray_core import RayCosts
     from raysim.raycore.config import RayConfig
+    from raysim.raycore.protocol import Located
     from raysim.raycore.room import Surroundings
 
 BundleStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
@@ -228,8 +229,17 @@ class CoreProcess(Protocol):
     ) -> None:
         """Next item of a streaming generator; None at its end."""
 
-    def peek_locations(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
+    def peek_locations(self, ref: Ref) -> Located | None:
         """Size of an object this process owns and the nodes that have it, in memory or on disk."""
+
+    def ask_locations(
+        self,
+        refs: Sequence[Ref],
+        then: Callable[[dict[ObjectID, Located]], object],
+        *,
+        lead_ns: int = 0,
+    ) -> None:
+        """``ray.experimental.get_object_locations``; without those whose owner does not know."""
 
     def is_spilled(self, ref: Ref) -> bool:
         """Whether an object this process owns is on disk alone, as far as it knows."""

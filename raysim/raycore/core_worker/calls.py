@@ -191,6 +191,7 @@ def service_ns(costs: RayCosts) -> dict[type, int]:
         p.KillActor: other,
         p.ExitWorker: other,
         p.ReportGeneratorItemReturns: other,
+        p.GetObjectLocationsOwner: other,
         p.GetObjectStatus: other,
         p.ObjectStatus: other,
         p.WaitForRefRemoved: other,

@@ -9,14 +9,18 @@ Not modelled: batching of publications in long-poll replies; each change is one 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raysim.kernel.component import Reply
+from raysim.kernel.component import Failure, Reply
 from raysim.raycore.core_worker.references import FREED, IN_PLASMA, PENDING, Reference
-from raysim.raycore.ids import NodeID, ObjectID
+from raysim.raycore.ids import NodeID, ObjectID, WorkerAddress
 from raysim.raycore.protocol import (
     FreeObjects,
+    GetObjectLocationsOwner,
     GetObjectStatus,
+    Located,
     LocationUpdate,
     ObjectLocations,
     ObjectStatus,
@@ -96,21 +100,45 @@ class Directory:
         error = record.value if record.value.__class__ is TaskError else None
         return ObjectLocations(record.object_id, 0, (), ref_removed=True, error=error)
 
-    def peek(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
+    def peek(self, ref: Ref) -> Located | None:
         """Size and nodes of an object, on disk too, as far as this process knows.
 
         As ``ray.experimental.get_object_locations``, which counts the node that spilled it.
         """
         record = self.references.table.get(ref.object_id)
-        if record is None or record.value is PENDING:
+        if record is None or record.value is PENDING or record.value is FREED:
             return None
         copies = record.copies
         if copies is not None:
             nodes = dict(copies.nodes)
             if copies.spilled_node >= 0:
                 nodes[copies.spilled_node] = None
-            return copies.size_bytes, tuple(nodes)
-        return getattr(record.value, "size_bytes", 0), ()
+            return Located(copies.size_bytes, tuple(nodes), copies.spilled_url != "")
+        return Located(getattr(record.value, "size_bytes", 0), (), spilled=False)
+
+    def located(self, m: GetObjectLocationsOwner) -> tuple[Located | None, ...]:
+        """Where objects of this process are now."""
+        found: list[Located | None] = []
+        for object_id in m.object_ids:
+            record = self.references.table.get(object_id)
+            if record is None or record.owner is not self.core.me or record.value is FREED:
+                found.append(None)
+            else:
+                where = self.peek(Ref(object_id, record.owner))
+                found.append(where or Located(0, (), spilled=False))
+        return tuple(found)
+
+    def ask(self, question: tuple[Sequence[Ref], Callable[[Any], object]]) -> None:
+        """Every owner where its objects are, this process as well."""
+        refs, then = question
+        by_owner: dict[WorkerAddress, dict[ObjectID, None]] = {}
+        for ref in refs:
+            by_owner.setdefault(ref.owner, {})[ref.object_id] = None
+        asked = _Asked(len(by_owner), then)
+        for owner, ids in by_owner.items():
+            message = GetObjectLocationsOwner(tuple(ids))
+            told = partial(asked.answered, message)
+            self.core.calls.call(owner.node_id, owner.address, message, told)
 
     def is_spilled(self, ref: Ref) -> bool:
         """Whether the only copy this process knows of is on disk."""
@@ -210,6 +238,26 @@ class Directory:
             here = self.references.table.get(record.object_id) is record
             if here and record.value is IN_PLASMA and copies is not None and copies.pinned_at < 0:
                 self.core.recovery.recover(record)
+
+
+class _Asked:
+    """A program that waits for several owners' answers."""
+
+    __slots__ = ("found", "missing", "then")
+
+    def __init__(self, missing: int, then: Callable[[Any], object]) -> None:
+        self.missing = missing
+        self.then = then
+        self.found: dict[ObjectID, Located] = {}
+
+    def answered(self, asked: GetObjectLocationsOwner, answer: Any) -> None:
+        """One more; a dead one's objects are nowhere."""
+        if not isinstance(answer, Failure):
+            pairs = zip(asked.object_ids, answer, strict=True)
+            self.found |= {object_id: where for object_id, where in pairs if where is not None}
+        self.missing -= 1
+        if not self.missing:
+            self.then(self.found)
 
 
 class _Asker:

@@ -114,8 +114,9 @@ class Streams:
         stream.early.setdefault(item, []).append((update, node_id))
         return True
 
-    def next(self, generator: Ref, then: Callable[[Any], object]) -> None:
-        """Its next item: ``then`` has its reference, an error, or None at the end."""
+    def next(self, call: tuple[Ref, Callable[[Any], object]]) -> None:
+        """A generator's next item: ``then`` has its reference, an error, or None at the end."""
+        generator, then = call
         stream = self.streams.get(task_of(generator.object_id))
         if stream is None:
             then(None)

@@ -396,15 +396,15 @@ class CoreWorker(Component):
         self, generator: Ref, then: Callable[[Ref | TaskError | None], object], *, lead_ns: int = 0
     ) -> None:
         """As ``CoreProcess.next_item``."""
-        self._when(lead_ns, self._next, (generator, then))
+        self._when(lead_ns, self.streams.next, (generator, Told(self, then)))
 
-    def _next(self, call: tuple[Ref, Callable[[Any], object]]) -> None:
-        generator, then = call
-        self.streams.next(generator, Told(self, then))
-
-    def peek_locations(self, ref: Ref) -> tuple[int, tuple[NodeID, ...]] | None:
+    def peek_locations(self, ref: Ref) -> p.Located | None:
         """As ``CoreProcess.peek_locations``."""
         return self.directory.peek(ref)
+
+    def ask_locations(self, refs: Sequence[Ref], then: Any, *, lead_ns: int = 0) -> None:
+        """As ``CoreProcess.ask_locations``."""
+        self._when(lead_ns, self.directory.ask, (refs, Told(self, then)))
 
     def is_spilled(self, ref: Ref) -> bool:
         """As ``CoreProcess.is_spilled``."""
@@ -414,11 +414,7 @@ class CoreWorker(Component):
 
     def call_gcs(self, message: Any, then: Callable[[Any], object], *, lead_ns: int = 0) -> None:
         """As ``CoreProcess.call_gcs``."""
-        self._when(lead_ns, self._call_gcs, (message, then))
-
-    def _call_gcs(self, call: tuple[Any, Callable[[Any], object]]) -> None:
-        message, then = call
-        self.gcs.call(message, Told(self, then))
+        self._when(lead_ns, self.gcs.ask, (message, Told(self, then)))
 
     # Messages
 
@@ -471,6 +467,10 @@ class CoreWorker(Component):
     ) -> None:
         """One item of a generator of ours."""
         self.streams.on_report(m, reply)
+
+    def on_get_object_locations_owner(self, m: p.GetObjectLocationsOwner, reply: Reply) -> None:
+        """A process asks where objects of ours are."""
+        reply(self.directory.located(m))
 
     def on_get_object_status(self, m: p.GetObjectStatus, reply: Reply) -> None:
         """A borrower asks for a value."""

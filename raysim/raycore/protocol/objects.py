@@ -29,6 +29,27 @@ class ObjectStatus(NamedTuple):
         return SMALL_BYTES + (self.value.size_bytes if self.value is not None else 0)
 
 
+class GetObjectLocationsOwner(NamedTuple):
+    """Anybody -> owner: where are these? Answered at once with ``Located | None`` of each."""
+
+    object_ids: tuple[ObjectID, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """About thirty bytes an object."""
+        return SMALL_BYTES + 30 * len(self.object_ids)
+
+
+class Located(NamedTuple):
+    """Part of the answer: what an owner knows of an object of its own."""
+
+    object_size: int
+    """0: not known, for it is not made yet."""
+    node_ids: tuple[NodeID, ...]
+    """That hold it, in memory or on disk; () of what is in no store."""
+    spilled: bool
+
+
 class WaitForRefRemoved(NamedTuple):
     """Owner -> borrower; answered (a tuple of further ``Borrowed``) once the borrower let go."""
 
