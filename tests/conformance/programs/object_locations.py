@@ -1,5 +1,5 @@
 """ray.experimental.get_object_locations: which nodes have an object, asked by owner and borrower."""
-# cluster: 2 CPU, 100 MiB object store; 2 CPU, 100 MiB object store
+# cluster: head 2 CPU; 2 x 2 CPU
 
 import time
 
