@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
-from raysim.planner.space import Point, Space, is_nodes, said, spread_out
+from raysim.planner.space import Point, Space, is_node, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
 from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
-from raysim.results.targets import METRICS
+from raysim.results.targets import METRICS, show
 from raysim.scenario.load import AnyScenario, Scenario
+from raysim.scenario.targets import METRICS as UNITS
 from raysim.scenario.targets import Target
 
 Direction = Literal["minimize", "maximize"]
@@ -94,6 +95,8 @@ class Plan:
     pareto: tuple[Trial, ...]
     """Of those that run on the GPUs allowed: no other is both faster and cheaper."""
     reasons: tuple[Reason, ...]
+    kinds: tuple[Trial, ...] = ()
+    """Where kinds of nodes are compared: the best of each that runs."""
     certainty: Certainty | None = None
     instead: Trial | None = None
     """Where none meets the targets: the nearest beyond the space that does."""
@@ -142,21 +145,25 @@ def _equal_work(run: Iterable[Trial]) -> bool:
 
 
 def choose(
-    sweep: Sweep, objective: Objective, *, likely: float = 0.0, max_gpus: int | None = None
-) -> Plan:
-    """Rank what meets the targets; of those with at least that probability, if one is asked for."""
+    sweep: Sweep, objective: Objective, *, likely: float = 0.0, max_gpus: int | None = None,
+    units: Mapping[str, str] = UNITS,
+) -> Plan:  # fmt: skip
+    """Rank what meets the targets; of those with at least that probability, if one is asked for.
+
+    ``units`` are those of the job's metrics, in which values that miss a target are told.
+    """
     trials = [_within(t, likely, max_gpus) for t in sweep.trials]
     metric = objective.metric
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
     allowed = [t for t in trials if max_gpus is None or t.gpus <= max_gpus]
     front = pareto(allowed, objective)
-    why = reasons(trials, objective)
+    why = reasons(trials, objective, units)
     if sweep.unseen:
         tried = f"{len(trials):,} were, from an even sample towards better neighbours"
         why.append(Reason(sweep.unseen, "were not looked at", tried))
     return Plan(
         objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(why),
-        certainty=certainty_of(ranked, objective),
+        kinds=best_of_each(allowed, objective), certainty=certainty_of(ranked, objective),
     )  # fmt: skip
 
 
@@ -224,6 +231,21 @@ def pareto(
     return tuple(front)
 
 
+def best_of_each(
+    trials: Iterable[Trial], objective: Objective, statuses: Sequence[str] = ("ok",)
+) -> tuple[Trial, ...]:
+    """The best of each kind of nodes that runs: one that meets the targets, or most of them.
+
+    None where all are of one kind.
+    """
+    run = [t for t in trials if t.status in statuses and objective.metric in t.metrics]
+    best: dict[str, Trial] = {}
+    for trial in sorted(run, key=lambda t: (len(t.missed), *objective.key(t))):
+        kind = {k: v for k, v in spread_out(trial.choice).items() if is_node(k)}
+        best.setdefault(repr(kind), trial)
+    return tuple(best.values()) if len(best) > 1 else ()
+
+
 def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
     """What more money buys: throughput of a training job, else what was asked for, else time."""
     for speed in ("tokens_per_s", "samples_per_s"):
@@ -232,7 +254,9 @@ def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
     return Objective("seconds", "minimize") if objective.metric in COSTS else objective
 
 
-def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
+def reasons(
+    trials: Sequence[Trial], objective: Objective, units: Mapping[str, str] = UNITS
+) -> list[Reason]:
     """Of those that do not meet the targets, the commonest first; a trial counts once."""
     found = []
     big = [t for t in trials if t.status == "out_of_memory"]
@@ -246,7 +270,7 @@ def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
     for what, count in missed.items():
         name, op = (*what.split(" "), "")[:2]
         these = [t for t in trials if t.status == "ok" and t.missed and t.missed[0] == what]
-        example = _closest(these, name, more=op.startswith(">"))
+        example = _closest(these, name, units, more=op.startswith(">"))
         found.append(Reason(count, f"miss {what}", example))
     for status, words in (
         ("refused", "are refused"),
@@ -269,13 +293,16 @@ def _example(trials: Sequence[Trial], objective: Objective) -> str:
     return "; ".join(filter(None, (shown.why, which)))
 
 
-def _closest(trials: Sequence[Trial], name: str, *, more: bool) -> str:
+def _closest(
+    trials: Sequence[Trial], name: str, units: Mapping[str, str], *, more: bool
+) -> str:
     values = [(t.likely if name == "likely" else t.metrics.get(name), t) for t in trials]
     have = [(value, t) for value, t in values if value is not None]
     if not have:
         return said(trials[0].choice)
     value, best = min(have, key=lambda v: (v[0] * (-1 if more else 1), v[1].number))
-    return f"closest: {value:.4g}, {said(best.choice)}"
+    unit = "share" if name == "likely" else units.get(name, "count")
+    return f"closest: {show(value, unit)}, {said(best.choice)}"
 
 
 def smallest_change(

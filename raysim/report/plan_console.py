@@ -40,6 +40,7 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
         page.blank()
         _table(page, "best", summary["top"][:top], summary)
         _sure(page, summary)
+    _kinds(page, summary, top)
     front = summary["pareto"]
     if (len(front) > 1 and not summary["complete"]) or front:
         page.blank()
@@ -62,6 +63,15 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     if wrote:
         page.labelled("Wrote", [Text(name) for name in wrote], joint="  ")
     return Text("\n").join(page.lines)
+
+
+def _kinds(page: Page, summary: Summary, top: int) -> None:
+    """The best of each kind of nodes, unless the best of all show that already."""
+    kinds = summary["best_of_each_kind"]
+    shown = {t["number"] for t in summary["top"][:top]}
+    if any(t["number"] not in shown for t in kinds):
+        page.blank()
+        _table(page, "best of each kind of node", kinds, summary, missed=True)
 
 
 def _decides(page: Page, summary: Summary) -> None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from raysim.report import plan_console
 from raysim.report.plan_data import MOST, columns, kept, status_of
 from raysim.report.plan_html import PlanPage, render
 from raysim.report.plan_words import labels, metrics_of
@@ -33,7 +34,7 @@ def summary(trials, **said):
         "objective": {"metric": "usd", "direction": "minimize"}, "size": len(trials),
         "complete": True, "meets": len(meets), "best": meets[0] if meets else None,
         "instead": None, "nearest": None, "top": meets, "pareto": [], "reasons": [],
-        "rests_on": [], "importance": None,
+        "rests_on": [], "importance": None, "best_of_each_kind": [],
     }  # fmt: skip
     return plain | said
 
@@ -57,6 +58,16 @@ def test_the_verdict_is_first_with_its_interval_and_probability():
     assert "2.40\xa0days to 6.00\xa0days" in verdict
     assert "80.0 %" in verdict
     assert "<b>PASS</b> days &lt;= 4" in verdict
+
+
+def test_kinds_that_the_five_best_do_not_show_have_a_table_of_their_own():
+    node = "cluster.hardware.gpu-worker.node"
+    trials = [trial(n, choice={node: "big" if n == 6 else f"small-{n}"}) for n in range(7)]
+    said = {"space": {node: []}, "best_of_each_kind": [trials[0], trials[6]]}
+    printed = plan_console.render(summary(trials, **said)).plain
+    kinds = printed.partition("best of each kind of node\n")[2].partition("\n\n")[0]
+    assert ["big" in kinds, "small-0" in kinds, "small-1" in kinds] == [True, True, False]
+    assert "each kind" not in plan_console.render(summary(trials, **said), top=7).plain
 
 
 def test_nothing_meets_the_targets_is_an_answer_with_reasons_and_the_nearest():
