@@ -34,7 +34,7 @@ def summary(trials, **said):
         "objective": {"metric": "usd", "direction": "minimize"}, "size": len(trials),
         "complete": True, "meets": len(meets), "best": meets[0] if meets else None,
         "instead": None, "nearest": None, "top": meets, "pareto": [], "reasons": [],
-        "rests_on": [], "importance": None, "best_of_each_kind": [],
+        "rests_on": [], "importance": None, "best_of_each_kind": [], "units": {},
     }  # fmt: skip
     return plain | said
 
