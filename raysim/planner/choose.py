@@ -23,8 +23,13 @@ from raysim.scenario.targets import METRICS as UNITS
 from raysim.scenario.targets import Target
 
 Direction = Literal["minimize", "maximize"]
-COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds")
+COSTS = ("usd_per_million_output_tokens", "usd", "usd_per_million_tokens", "gpu_hours",
+         "step_seconds", "seconds")  # fmt: skip
 """What is minimised when nobody says: the first that the job has."""
+GAINS: Mapping[str, Direction] = {
+    "tokens_per_s": "maximize", "samples_per_s": "maximize", "tpot_mean": "minimize",
+    "latency_p99": "minimize",
+}  # fmt: skip
 EQUAL_WORK = 1.1
 """Tokens of the largest over the smallest run: a last step or an epoch's last batch is no more."""
 RUNS = ("ok", "estimated")
@@ -133,7 +138,7 @@ def objective_of(
 
 def _cost_of(run: Sequence[Trial]) -> str | None:
     """The first cost that all have: dollars, or of unequal numbers of tokens dollars per token."""
-    costs = COSTS if _equal_work(run) else COSTS[1:]
+    costs = [c for c in COSTS if c != "usd" or _equal_work(run)]
     return next((c for c in costs if run and all(t.metrics.get(c) for t in run)), None)
 
 
@@ -247,10 +252,13 @@ def best_of_each(
 
 
 def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
-    """What more money buys: throughput of a training job, else what was asked for, else time."""
-    for speed in ("tokens_per_s", "samples_per_s"):
-        if any(speed in t.metrics for t in trials):
-            return Objective(speed, "maximize")
+    """What more money buys: throughput of a training job, shorter waits for what is served.
+
+    Otherwise what was asked for, or time.
+    """
+    for name, better in GAINS.items():
+        if any(name in t.metrics for t in trials):
+            return Objective(name, better)
     return Objective("seconds", "minimize") if objective.metric in COSTS else objective
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from raysim.report import charts, plan_data, plan_words, words
 from raysim.report.html import _environment
 from raysim.report.sections import Fact
-from raysim.scenario.overrides import shown
+from raysim.scenario.overrides import labels, shown
 
 Summary = Mapping[str, Any]
 MORE = 1.1
@@ -75,7 +75,7 @@ def render(page: PlanPage) -> str:
         metrics=data["metrics"], keys=data["keys"],
         data=words.script_json(data | {"scenario": page.scenario, "goes_with": page.goes_with}),
         decides=summary.get("importance"), pairs=pairs(summary),
-        rests_on=rests_on(summary["rests_on"]), label=plan_words.labels(summary["space"]),
+        rests_on=rests_on(summary["rests_on"]), label=labels(summary["space"]),
         memory_colors=charts.MEMORY_COLORS, slice_colors=charts.SLICE_COLORS,
         part_colors=charts.PART_COLORS, neutral=charts.NEUTRAL,
     )  # fmt: skip
@@ -85,7 +85,7 @@ def said(trial: Summary | None) -> str:
     """A choice in a line."""
     if trial is None:
         return ""
-    label = plan_words.labels(trial["choice"])
+    label = labels(trial["choice"])
     return ", ".join(
         f"{label[k]} {'none' if v is None else shown(v)}" for k, v in trial["choice"].items()
     )

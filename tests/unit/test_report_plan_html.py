@@ -10,7 +10,8 @@ import pytest
 from raysim.report import plan_console
 from raysim.report.plan_data import MOST, columns, kept, status_of
 from raysim.report.plan_html import PlanPage, render
-from raysim.report.plan_words import labels, metrics_of
+from raysim.report.plan_words import metrics_of
+from raysim.scenario.overrides import labels
 
 SPACE = {"cluster.gpu-worker.replicas": [1, 2], "train.micro_batch": [1, 2]}
 OFFLOAD = "train.deepspeed.zero_optimization.offload_optimizer.device"
@@ -68,6 +69,14 @@ def test_kinds_that_the_five_best_do_not_show_have_a_table_of_their_own():
     kinds = printed.partition("best of each kind of node\n")[2].partition("\n\n")[0]
     assert ["big" in kinds, "small-0" in kinds, "small-1" in kinds] == [True, True, False]
     assert "each kind" not in plan_console.render(summary(trials, **said), top=7).plain
+
+
+def test_what_targets_limit_has_a_column_in_its_unit():
+    trials = [trial(n, metrics={"usd": 1.0 + n, "ttft_p99": 0.5}) for n in range(2)]
+    said = {"targets": ["ttft_p99 <= 2s"], "units": {"ttft_p99": "seconds"}}
+    printed = plan_console.render(summary(trials, **said)).plain
+    assert "ttft_p99  likely\n" in printed
+    assert " 500 ms " in printed
 
 
 def test_nothing_meets_the_targets_is_an_answer_with_reasons_and_the_nearest():
@@ -140,6 +149,7 @@ def test_status_tells_misses_from_those_that_meet_all():
     ("keys", "said"),
     [
         ([OFFLOAD], ["offload_optimizer"]),
+        (["cluster.nodes", "llm.replicas"], ["nodes", "replicas"]),
         (["cluster.a.replicas", "train.zero_stage"], ["nodes", "zero_stage"]),
         (["cluster.a.replicas", "cluster.b.replicas"], ["a.replicas", "b.replicas"]),
     ],
