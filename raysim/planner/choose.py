@@ -301,9 +301,7 @@ def _example(trials: Sequence[Trial], objective: Objective) -> str:
     return "; ".join(filter(None, (shown.why, which)))
 
 
-def _closest(
-    trials: Sequence[Trial], name: str, units: Mapping[str, str], *, more: bool
-) -> str:
+def _closest(trials: Sequence[Trial], name: str, units: Mapping[str, str], *, more: bool) -> str:
     values = [(t.likely if name == "likely" else t.metrics.get(name), t) for t in trials]
     have = [(value, t) for value, t in values if value is not None]
     if not have:

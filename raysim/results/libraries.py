@@ -54,7 +54,9 @@ def token_cost(
     At the run's mean price per second and the rate at which the last such job made them: what
     starting has cost is not in it.
     """
-    rates = [r.metrics["output_tokens_per_s"] for r in reports if "output_tokens_per_s" in r.metrics]
+    rates = [
+        r.metrics["output_tokens_per_s"] for r in reports if "output_tokens_per_s" in r.metrics
+    ]
     if not usd or not rates or not rates[-1]:
         return {}
     return {"usd_per_million_output_tokens": usd / seconds / rates[-1] * 1e6}

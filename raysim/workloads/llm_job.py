@@ -95,8 +95,8 @@ class LlmJob:
         metrics = metrics_of(served, times, took_s, gpus) | {"cold_start": cold_s}
         return LibraryReport(
             kind=self.kind, ok=True,
-            text=f"{app.model} on {gpus:,} GPU{'s' * (gpus != 1)}: {metrics['requests_per_s']:,.2f} requests/s, "
-            f"{tokens_in_words(metrics)}",
+            text=f"{app.model} on {gpus:,} GPU{'s' * (gpus != 1)}: "
+            f"{metrics['requests_per_s']:,.2f} requests/s, {tokens_in_words(metrics)}",
             metrics=metrics,
             tables=(latencies(times), _memory(replicas), self._start(cold_s)),
             bound_by=self._bound_by(busy, loop, preempted, metrics["requests_per_s"]),
