@@ -288,7 +288,8 @@ def reasons(
         alike: dict[str, list[Trial]] = {}
         for trial in trials:
             if trial.status == status:
-                alike.setdefault(_NUMBER.sub("n", trial.why), []).append(trial)
+                what = trial.why.partition(";")[0]  # what would do instead varies
+                alike.setdefault(_NUMBER.sub("n", what), []).append(trial)
         found += [Reason(len(a), words, _example(a, objective)) for a in alike.values()]
     return sorted(found, key=lambda r: -r.trials)
 
