@@ -136,6 +136,9 @@ class _Facts:
     def _own(self, part: Mapping[str, Any]) -> str:
         return f"{part['name']}, {format_seconds(part['seconds'])}"
 
+    def _to_come(self, part: Mapping[str, Any]) -> str:
+        return f"no driver: pods start or jobs are to come, {format_seconds(part['seconds'])}"
+
     def _startup(self, part: Mapping[str, Any]) -> str:
         return f"starting Ray, {format_seconds(part['seconds'])}"
 

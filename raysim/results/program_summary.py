@@ -51,7 +51,7 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
     now = moment(outcome.log.rows, outcome.end_ns)
     activity = Activity(
         in_order(outcome.log.rows), outcome.end_ns, lost=falls_silent(outcome.faults),
-        costs=outcome.cluster.env.costs,
+        costs=outcome.cluster.env.costs, submitted=bool(outcome.jobs),
     )  # fmt: skip
     seconds = outcome.end_ns / NS_PER_S
     finished = outcome.exit.how in {"ok", "exit", "exception", "killed"}
