@@ -71,6 +71,13 @@ def test_kinds_that_the_five_best_do_not_show_have_a_table_of_their_own():
     assert "each kind" not in plan_console.render(summary(trials, **said), top=7).plain
 
 
+def test_dollars_per_million_tokens_have_one_dollar_sign():
+    name = "usd_per_million_output_tokens"
+    objective = {"metric": name, "direction": "minimize"}
+    text = page([trial(0, metrics={name: 2.66, "usd": 12.88}, gpus=1)], objective=objective)
+    assert "$2.66 per million output tokens, $12.88, on 1 GPU<" in text
+
+
 def test_what_targets_limit_has_a_column_in_its_unit():
     trials = [trial(n, metrics={"usd": 1.0 + n, "ttft_p99": 0.5}) for n in range(2)]
     said = {"targets": ["ttft_p99 <= 2s"], "units": {"ttft_p99": "seconds"}}
