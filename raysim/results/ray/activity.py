@@ -20,7 +20,7 @@ from typing import Any
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import NodeID
 from raysim.raycore.protocol import LeaseSpec, NodeTableData, PlacementGroupTableData
-from raysim.raycore.resources import CPU, UNIT
+from raysim.raycore.resources import CPU
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import TaskSpec
 from raysim.raystate.moment import ENDED
@@ -487,24 +487,3 @@ def _submissions(rows: Sequence[Change], costs: RayCosts) -> list[tuple[int, int
         begun = max(0, row.t_ns - taken, spans[-1][1] if spans else 0)
         spans.append((begun, begun + taken))
     return spans
-
-
-def binned(steps: Steps, end_ns: int, bins: int) -> list[float]:
-    """The mean of a step function in each of so many equal parts of the run."""
-    if not end_ns or not steps:
-        return [0.0] * bins
-    means = [0.0] * bins
-    width = end_ns / bins
-    for (start, value), (stop, _) in zip(steps, [*steps[1:], (end_ns, 0.0)], strict=True):
-        if not value or start >= end_ns:
-            continue
-        first, last = int(start / width), min(bins - 1, int(stop / width))
-        for i in range(first, last + 1):
-            overlap = min(stop, (i + 1) * width) - max(start, i * width)
-            means[i] += value * max(0.0, overlap) / width
-    return means
-
-
-def whole(units: float) -> float:
-    """Steps of 1/10,000 as what users write."""
-    return units / UNIT
