@@ -297,7 +297,7 @@ def _cost(cost: Summary) -> str:
         return f"{hours}; no price known for these nodes"
     rate = "" if cost["usd_per_hour"] is None else f" at {usd(cost['usd_per_hour'])}/h"
     each = cost.get("usd_per_million_output_tokens")
-    tokens = "" if each is None else f"; {usd(each)} per million output tokens while it serves"
+    tokens = "" if each is None else f"; {usd(each)} per million output tokens"
     return f"{usd(cost['usd'])}: {hours}{rate}{tokens}"
 
 
