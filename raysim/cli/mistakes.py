@@ -21,6 +21,7 @@ _OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_b
 _CLUSTER = re.compile(
     r"^(kind: *Ray(Cluster|Service)\b|available_node_types:|cluster_name:|head_node:)", re.MULTILINE
 )
+_SERVICE = re.compile(r"^kind: *RayService\b", re.MULTILINE)
 _HUB = re.compile(r"[\w.-]+/(?!.*\.(json|ya?ml)$)[\w.-]+")
 _SERVE_CONFIG = re.compile(r"^(applications:|import_path:)", re.MULTILINE)
 _ACCELERATE = re.compile(r"^distributed_type:", re.MULTILINE)
@@ -172,34 +173,46 @@ def _of_file(path: Path, shown: str) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""  # the reader says why
-    if path.suffix != ".json":
-        if re.search(r"^jobs:", text, re.MULTILINE):
-            return ""
-        if _CLUSTER.search(text):
-            return (
-                f"is a cluster, not a scenario; `raysim init NAME --cluster {shown}` makes one "
-                f"around it, `raysim run SCRIPT.py --cluster {shown}` runs a program on it"
-            )
-        if _SERVE_CONFIG.search(text):
-            if "ray.serve.llm" in text:
-                return (
-                    "is a Ray Serve LLM config, not a scenario; write one with its engine_kwargs: "
-                    "{cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{llm: {model: config.json, "
-                    "engine_kwargs: {tensor_parallel_size: 2}, replicas: 2, load: {prompt: {mean: "
-                    "1500}, output: {mean: 300}, requests: 3000, rate: 10/s}}}]}"
-                )
-            return (
-                "is a Ray Serve config, not a scenario; a scenario points at it and says who "
-                "asks: {cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{serve: {config: "
-                f"{path.name}, load: ...}}}}]}}, see `raysim check --explain serve.load`"
-            )
-        if _ACCELERATE.search(text):
-            return (
-                "is Accelerate's config, not a scenario; "
-                f"`raysim init NAME --from config.json --deepspeed {shown}` makes one around it, "
-                f"`raysim run accelerate launch --config_file {shown} SCRIPT.py` runs a script"
-            )
+    return _of_json(path, shown) if path.suffix == ".json" else _of_yaml(text, path, shown)
+
+
+def _of_yaml(text: str, path: Path, shown: str) -> str:
+    if re.search(r"^jobs:", text, re.MULTILINE):
         return ""
+    if _SERVICE.search(text):
+        return (
+            "is a cluster and an application, not a scenario; one points at both and says who "
+            f"asks: {{cluster: {{from: {path.name}}}, jobs: [{{serve: {{config: {path.name}, "
+            "load: ...}}]}, see `raysim check --explain serve.load`"
+        )
+    if _CLUSTER.search(text):
+        return (
+            f"is a cluster, not a scenario; `raysim init NAME --cluster {shown}` makes one "
+            f"around it, `raysim run SCRIPT.py --cluster {shown}` runs a program on it"
+        )
+    if _SERVE_CONFIG.search(text):
+        if "ray.serve.llm" in text:
+            return (
+                "is a Ray Serve LLM config, not a scenario; write one with its engine_kwargs: "
+                "{cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{llm: {model: config.json, "
+                "engine_kwargs: {tensor_parallel_size: 2}, replicas: 2, load: {prompt: {mean: "
+                "1500}, output: {mean: 300}, requests: 3000, rate: 10/s}}}]}"
+            )
+        return (
+            "is a Ray Serve config, not a scenario; a scenario points at it and says who "
+            "asks: {cluster: {nodes: 1, node: p5.48xlarge}, jobs: [{serve: {config: "
+            f"{path.name}, load: ...}}}}]}}, see `raysim check --explain serve.load`"
+        )
+    if _ACCELERATE.search(text):
+        return (
+            "is Accelerate's config, not a scenario; "
+            f"`raysim init NAME --from config.json --deepspeed {shown}` makes one around it, "
+            f"`raysim run accelerate launch --config_file {shown} SCRIPT.py` runs a script"
+        )
+    return ""
+
+
+def _of_json(path: Path, shown: str) -> str:
     data = _json(path)
     if not isinstance(data, dict):
         return ""

@@ -9,21 +9,27 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
-from raysim.planner.space import Point, Space, is_nodes, said, spread_out
+from raysim.planner.space import Point, Space, is_node, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
 from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
-from raysim.results.targets import METRICS
+from raysim.results.targets import METRICS, show
 from raysim.scenario.load import AnyScenario, Scenario
+from raysim.scenario.targets import METRICS as UNITS
 from raysim.scenario.targets import Target
 
 Direction = Literal["minimize", "maximize"]
-COSTS = ("usd", "usd_per_million_tokens", "gpu_hours", "step_seconds", "seconds")
+COSTS = ("usd_per_million_output_tokens", "usd", "usd_per_million_tokens", "gpu_hours",
+         "step_seconds", "seconds")  # fmt: skip
 """What is minimised when nobody says: the first that the job has."""
+GAINS: Mapping[str, Direction] = {
+    "tokens_per_s": "maximize", "samples_per_s": "maximize", "tpot_mean": "minimize",
+    "latency_p99": "minimize",
+}  # fmt: skip
 EQUAL_WORK = 1.1
 """Tokens of the largest over the smallest run: a last step or an epoch's last batch is no more."""
 RUNS = ("ok", "estimated")
@@ -94,6 +100,8 @@ class Plan:
     pareto: tuple[Trial, ...]
     """Of those that run on the GPUs allowed: no other is both faster and cheaper."""
     reasons: tuple[Reason, ...]
+    kinds: tuple[Trial, ...] = ()
+    """Where kinds of nodes are compared: the best of each that runs."""
     certainty: Certainty | None = None
     instead: Trial | None = None
     """Where none meets the targets: the nearest beyond the space that does."""
@@ -130,7 +138,7 @@ def objective_of(
 
 def _cost_of(run: Sequence[Trial]) -> str | None:
     """The first cost that all have: dollars, or of unequal numbers of tokens dollars per token."""
-    costs = COSTS if _equal_work(run) else COSTS[1:]
+    costs = [c for c in COSTS if c != "usd" or _equal_work(run)]
     return next((c for c in costs if run and all(t.metrics.get(c) for t in run)), None)
 
 
@@ -142,21 +150,25 @@ def _equal_work(run: Iterable[Trial]) -> bool:
 
 
 def choose(
-    sweep: Sweep, objective: Objective, *, likely: float = 0.0, max_gpus: int | None = None
-) -> Plan:
-    """Rank what meets the targets; of those with at least that probability, if one is asked for."""
+    sweep: Sweep, objective: Objective, *, likely: float = 0.0, max_gpus: int | None = None,
+    units: Mapping[str, str] = UNITS,
+) -> Plan:  # fmt: skip
+    """Rank what meets the targets; of those with at least that probability, if one is asked for.
+
+    ``units`` are those of the job's metrics, in which values that miss a target are told.
+    """
     trials = [_within(t, likely, max_gpus) for t in sweep.trials]
     metric = objective.metric
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
     allowed = [t for t in trials if max_gpus is None or t.gpus <= max_gpus]
     front = pareto(allowed, objective)
-    why = reasons(trials, objective)
+    why = reasons(trials, objective, units)
     if sweep.unseen:
         tried = f"{len(trials):,} were, from an even sample towards better neighbours"
         why.append(Reason(sweep.unseen, "were not looked at", tried))
     return Plan(
         objective=objective, ranked=tuple(ranked), pareto=front, reasons=tuple(why),
-        certainty=certainty_of(ranked, objective),
+        kinds=best_of_each(allowed, objective), certainty=certainty_of(ranked, objective),
     )  # fmt: skip
 
 
@@ -224,15 +236,35 @@ def pareto(
     return tuple(front)
 
 
+def best_of_each(
+    trials: Iterable[Trial], objective: Objective, statuses: Sequence[str] = ("ok",)
+) -> tuple[Trial, ...]:
+    """The best of each kind of nodes that runs: one that meets the targets, or most of them.
+
+    None where all are of one kind.
+    """
+    run = [t for t in trials if t.status in statuses and objective.metric in t.metrics]
+    best: dict[str, Trial] = {}
+    for trial in sorted(run, key=lambda t: (len(t.missed), *objective.key(t))):
+        kind = {k: v for k, v in spread_out(trial.choice).items() if is_node(k)}
+        best.setdefault(repr(kind), trial)
+    return tuple(best.values()) if len(best) > 1 else ()
+
+
 def gain_of(trials: Iterable[Trial], objective: Objective) -> Objective:
-    """What more money buys: throughput of a training job, else what was asked for, else time."""
-    for speed in ("tokens_per_s", "samples_per_s"):
-        if any(speed in t.metrics for t in trials):
-            return Objective(speed, "maximize")
+    """What more money buys: throughput of a training job, shorter waits for what is served.
+
+    Otherwise what was asked for, or time.
+    """
+    for name, better in GAINS.items():
+        if any(name in t.metrics for t in trials):
+            return Objective(name, better)
     return Objective("seconds", "minimize") if objective.metric in COSTS else objective
 
 
-def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
+def reasons(
+    trials: Sequence[Trial], objective: Objective, units: Mapping[str, str] = UNITS
+) -> list[Reason]:
     """Of those that do not meet the targets, the commonest first; a trial counts once."""
     found = []
     big = [t for t in trials if t.status == "out_of_memory"]
@@ -246,7 +278,7 @@ def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
     for what, count in missed.items():
         name, op = (*what.split(" "), "")[:2]
         these = [t for t in trials if t.status == "ok" and t.missed and t.missed[0] == what]
-        example = _closest(these, name, more=op.startswith(">"))
+        example = _closest(these, name, units, more=op.startswith(">"))
         found.append(Reason(count, f"miss {what}", example))
     for status, words in (
         ("refused", "are refused"),
@@ -256,7 +288,8 @@ def reasons(trials: Sequence[Trial], objective: Objective) -> list[Reason]:
         alike: dict[str, list[Trial]] = {}
         for trial in trials:
             if trial.status == status:
-                alike.setdefault(_NUMBER.sub("n", trial.why), []).append(trial)
+                what = trial.why.partition(";")[0]  # what would do instead varies
+                alike.setdefault(_NUMBER.sub("n", what), []).append(trial)
         found += [Reason(len(a), words, _example(a, objective)) for a in alike.values()]
     return sorted(found, key=lambda r: -r.trials)
 
@@ -269,13 +302,14 @@ def _example(trials: Sequence[Trial], objective: Objective) -> str:
     return "; ".join(filter(None, (shown.why, which)))
 
 
-def _closest(trials: Sequence[Trial], name: str, *, more: bool) -> str:
+def _closest(trials: Sequence[Trial], name: str, units: Mapping[str, str], *, more: bool) -> str:
     values = [(t.likely if name == "likely" else t.metrics.get(name), t) for t in trials]
     have = [(value, t) for value, t in values if value is not None]
     if not have:
         return said(trials[0].choice)
     value, best = min(have, key=lambda v: (v[0] * (-1 if more else 1), v[1].number))
-    return f"closest: {value:.4g}, {said(best.choice)}"
+    unit = "share" if name == "likely" else units.get(name, "count")
+    return f"closest: {show(value, unit)}, {said(best.choice)}"
 
 
 def smallest_change(

@@ -81,6 +81,7 @@ def summary_of(answer: Answer) -> dict[str, Any]:
         "nearest": None if plan.ranked else nearest(trials, answer.limits),
         "top": [t.plain() for t in plan.ranked[:TOP]],
         "pareto": [t.plain() for t in plan.pareto],
+        "best_of_each_kind": [t.plain() for t in plan.kinds],
         "reasons": [r._asdict() for r in plan.reasons],
         "certainty": None if plan.certainty is None else asdict(plan.certainty),
         "no_effect": without_effect(answer.sweep.trials, answer.space),

@@ -105,7 +105,9 @@ def plan(
         swept.trials, asked.minimize, asked.maximize, known={**METRICS, **scenario.metrics},
         quantile=asked.quantile,
     )  # fmt: skip
-    found = choose(swept, objective, likely=asked.likely, max_gpus=asked.max_gpus)
+    found = choose(
+        swept, objective, likely=asked.likely, max_gpus=asked.max_gpus, units=scenario.metrics
+    )
     if not found.ranked and swept.complete:
         instead = smallest_change(scenario, swept, space, limits, asked.max_gpus)
         found = replace(found, instead=instead)

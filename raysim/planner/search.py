@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from raysim.kernel.progress import Told
-from raysim.planner.choose import RUNS, Objective, choose, objective_of, pareto
+from raysim.planner.choose import RUNS, Objective, best_of_each, choose, objective_of, pareto
 from raysim.planner.estimate import ESTIMATED
 from raysim.planner.pool import Runner
 from raysim.planner.space import Choice, Point, Space, said
@@ -200,6 +200,7 @@ def _bounded(
         able = [t for t in left_open if t.number in within or not within]
         rivals = [t for t in able if last is None or _may_beat(t, last, objective, factor)]
         front = pareto([*left_open, *played], objective, RUNS)
+        front += best_of_each([*able, *played], objective, RUNS)
         wants = {t.number: t for t in [*rivals[:ROUND], *front] if t.status == "estimated"}
         if not wants or len(played) >= (MOST_PLAYED if within else ROUND):
             break

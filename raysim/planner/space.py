@@ -17,7 +17,7 @@ from raysim.errors import Problem, ScenarioError
 from raysim.hardware import catalog
 from raysim.planner.default_space import default_values
 from raysim.scenario.load import AnyScenario, Scenario
-from raysim.scenario.overrides import short_key, shown
+from raysim.scenario.overrides import labels, shown
 
 MOST_LOOKS = 64
 """Points that are built to see whether any can be."""
@@ -122,7 +122,8 @@ def spread_out(choice: Choice) -> Choice:
 
 def said(choice: Choice) -> str:
     """A choice in a line, by the last parts of its keys."""
-    return ", ".join(f"{short_key(key)} {shown(value)}" for key, value in choice.items())
+    label = labels(choice)
+    return ", ".join(f"{label[key]} {shown(value)}" for key, value in choice.items())
 
 
 def chosen(scenario: AnyScenario, choice: Choice) -> AnyScenario:

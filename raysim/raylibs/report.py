@@ -54,6 +54,8 @@ class LibraryReport:
     tables: tuple[Table, ...] = ()
     bound_by: str = ""
     """What binds, in a sentence; empty: what the cluster's own record says."""
+    meanwhile: str = ""
+    """What goes on while no task runs; empty: the driver's own code."""
     would_help: tuple[str, ...] = ()
     warnings: tuple[PlannerWarning, ...] = ()
     inputs: tuple[Input, ...] = ()

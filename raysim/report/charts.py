@@ -395,3 +395,19 @@ def running_at(spans: Iterable[Span], track: Track, t_ns: int) -> str | None:
         if s.track == (*track, "compute") and s.start_ns <= t_ns < s.end_ns:
             return f"{s.name} ({format_seconds((s.end_ns - s.start_ns) / 1e9)})"
     return None
+
+
+def binned(steps: Sequence[tuple[int, float]], end_ns: int, bins: int) -> list[float]:
+    """The mean of a step function in each of so many equal parts of the run."""
+    if not end_ns or not steps:
+        return [0.0] * bins
+    means = [0.0] * bins
+    width = end_ns / bins
+    for (start, value), (stop, _) in zip(steps, [*steps[1:], (end_ns, 0.0)], strict=True):
+        if not value or start >= end_ns:
+            continue
+        first, last = int(start / width), min(bins - 1, int(stop / width))
+        for i in range(first, last + 1):
+            overlap = min(stop, (i + 1) * width) - max(start, i * width)
+            means[i] += value * max(0.0, overlap) / width
+    return means

@@ -57,7 +57,15 @@ def _words(summaries: Sequence[Summary]) -> Iterator[Row]:
     for path, name in _TOLD:
         values = [str(at(s, path)) for s in summaries]
         if len(set(values)) > 1:
-            yield Row(name, tuple(values), None)
+            yield Row(name, tuple(_without_common(values)), None)
+
+
+def _without_common(values: Sequence[str]) -> Iterator[str]:
+    """Of lists in words what not all have: ``ZeRO-3`` beside ``ZeRO-2``, both in bf16."""
+    lists = [value.split(", ") for value in values]
+    common = set(lists[0]).intersection(*lists[1:])
+    for value, parts in zip(values, lists, strict=True):
+        yield ", ".join(part for part in parts if part not in common) or value
 
 
 def _metrics(summaries: Sequence[Summary]) -> Iterator[Row]:

@@ -12,20 +12,22 @@ from typing import Any
 from rich.text import Text
 
 from raysim.report.layout import JOINT, WIDE, Page, number, percent, usd
-from raysim.report.plan_words import labels, value_text
-from raysim.scenario.overrides import short_key, shown
+from raysim.report.plan_words import shown_as, targets_of, value_text
+from raysim.scenario.overrides import labels, short_key, shown
 from raysim.units import format_seconds
 
 Summary = Mapping[str, Any]
 SHOWN = (
     ("tokens_per_s", "tokens/s"), ("samples_per_s", "samples/s"), ("step_seconds", "step"),
     ("seconds", "time"), ("usd", "cost"), ("usd_per_million_tokens", "$/Mtoken"),
+    ("usd_per_million_output_tokens", "$/Mtoken out"),
     ("gpu_mem_peak", "memory"),
 )  # fmt: skip
 _INSTEAD = {
     "samples_per_s": "tokens_per_s", "usd_per_million_tokens": "usd", "step_seconds": "seconds",
 }  # fmt: skip
 """Columns that another makes superfluous."""
+_DOLLARS = ("usd", "usd_per_million_tokens", "usd_per_million_output_tokens")
 SURE = 0.995
 CHECKPOINTING = "train.activation_checkpointing"
 MOST_DECIDING = 4
@@ -40,6 +42,7 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
         page.blank()
         _table(page, "best", summary["top"][:top], summary)
         _sure(page, summary)
+    _kinds(page, summary, top)
     front = summary["pareto"]
     if (len(front) > 1 and not summary["complete"]) or front:
         page.blank()
@@ -64,6 +67,15 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     return Text("\n").join(page.lines)
 
 
+def _kinds(page: Page, summary: Summary, top: int) -> None:
+    """The best of each kind of nodes, unless the best of all show that already."""
+    kinds = summary["best_of_each_kind"]
+    shown = {t["number"] for t in summary["top"][:top]}
+    if any(t["number"] not in shown for t in kinds):
+        page.blank()
+        _table(page, "best of each kind of node", kinds, summary, missed=True)
+
+
 def _decides(page: Page, summary: Summary) -> None:
     """What the objective depends on, where there is more than one key to tell apart."""
     found = summary.get("importance")
@@ -73,8 +85,11 @@ def _decides(page: Page, summary: Summary) -> None:
     shares = [f"{label[k['key']]} {percent(k['frac'], 0)}" for k in found["keys"][:MOST_DECIDING]]
     page.labelled("Decided by", [Text(s) for s in shares])
     unsure = "" if found["sure"] else ", on few trials or unlike ones: a hint"
-    said = f"share of the variance of {found['metric']} over the values tried{unsure}"
-    page.add(" " * 12, (said, "dim"))
+    page.add(" " * 12)
+    page.words(
+        f"share of the variance of {found['metric']} over the values tried{unsure}",
+        indent=12, style="dim",
+    )  # fmt: skip
 
 
 def _verdict(page: Page, summary: Summary) -> None:
@@ -167,8 +182,8 @@ def _answer(trial: Summary, summary: Summary) -> str:
 def _words(name: str, value: float) -> str:
     if name in ("seconds", "days"):
         return format_seconds(value * (86400 if name == "days" else 1))
-    if name in ("usd", "usd_per_million_tokens"):
-        return usd(value) + ("" if name == "usd" else "/Mtoken")
+    if name in _DOLLARS:
+        return usd(value) + ("" if name == "usd" else dict(SHOWN)[name].removeprefix("$"))
     if name == "step_seconds":
         return f"{format_seconds(value)} a step"
     if name == "gpu_mem_peak":
@@ -176,14 +191,14 @@ def _words(name: str, value: float) -> str:
     return f"{number(value)} {dict(SHOWN).get(name, name)}"
 
 
-def _cell(name: str, value: float | None) -> str:
+def _cell(name: str, value: float | None, summary: Summary) -> str:
     if value is None:
         return "-"
-    if name in ("usd", "usd_per_million_tokens"):
+    if name in _DOLLARS:
         return usd(value)
     if name in ("seconds", "step_seconds"):
         return format_seconds(value)
-    return percent(value, 0) if name == "gpu_mem_peak" else number(value)
+    return percent(value, 0) if name == "gpu_mem_peak" else value_text(name, value, summary)
 
 
 def _table(
@@ -195,6 +210,8 @@ def _table(
     names = [n for n in there if _INSTEAD.get(n) not in there]
     if asked not in names:
         names.insert(0, asked)
+    wanted = map(shown_as, targets_of(summary))
+    names += [n for n in wanted if n not in names and any(n in t["metrics"] for t in trials)]
     likely = any(t["likely"] is not None for t in trials)
     missed = missed and any(t["missed"] for t in trials)
     count = _machines(trials)
@@ -203,7 +220,7 @@ def _table(
     rows = []
     for trial in trials:
         row = [shown(trial["choice"][key]) for key in keys] + [str(trial[count])]
-        row += [_cell(n, trial["metrics"].get(n)) for n in names]
+        row += [_cell(n, trial["metrics"].get(n), summary) for n in names]
         if likely:
             row.append(_chance(trial["likely"]))
         if missed:

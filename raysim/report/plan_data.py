@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysim.report.columns import Words
-from raysim.report.plan_words import Metric, labels, metrics_of, shown_as, targets_of
+from raysim.report.plan_words import Metric, metrics_of, shown_as, targets_of
 from raysim.report.words import number
-from raysim.scenario.overrides import shown
+from raysim.scenario.overrides import labels, shown
 
 Trial = Mapping[str, Any]
 Summary = Mapping[str, Any]

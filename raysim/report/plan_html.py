@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from raysim.report import charts, plan_data, plan_words, words
 from raysim.report.html import _environment
 from raysim.report.sections import Fact
-from raysim.scenario.overrides import shown
+from raysim.scenario.overrides import labels, shown
 
 Summary = Mapping[str, Any]
 MORE = 1.1
@@ -75,7 +75,7 @@ def render(page: PlanPage) -> str:
         metrics=data["metrics"], keys=data["keys"],
         data=words.script_json(data | {"scenario": page.scenario, "goes_with": page.goes_with}),
         decides=summary.get("importance"), pairs=pairs(summary),
-        rests_on=rests_on(summary["rests_on"]), label=plan_words.labels(summary["space"]),
+        rests_on=rests_on(summary["rests_on"]), label=labels(summary["space"]),
         memory_colors=charts.MEMORY_COLORS, slice_colors=charts.SLICE_COLORS,
         part_colors=charts.PART_COLORS, neutral=charts.NEUTRAL,
     )  # fmt: skip
@@ -85,7 +85,7 @@ def said(trial: Summary | None) -> str:
     """A choice in a line."""
     if trial is None:
         return ""
-    label = plan_words.labels(trial["choice"])
+    label = labels(trial["choice"])
     return ", ".join(
         f"{label[k]} {'none' if v is None else shown(v)}" for k, v in trial["choice"].items()
     )
@@ -98,7 +98,8 @@ def head(page: PlanPage) -> str:
     if trial is None:
         return "Nothing meets the targets" if summary["complete"] else "Nothing yet"
     metrics = trial["metrics"]
-    size = f"{trial['gpus']:,} GPUs" if trial["gpus"] else f"{trial['nodes']:,} nodes"
+    count, unit = (trial["gpus"], "GPU") if trial["gpus"] else (trial["nodes"], "node")
+    size = f"{count:,} {unit}{'s' * (count != 1)}"
     found = []
     if words.number(metrics.get("usd")) is not None:
         found.append(words.usd(metrics["usd"]))
@@ -108,7 +109,7 @@ def head(page: PlanPage) -> str:
     if asked not in ("usd", "seconds") or not found:
         (metric,) = plan_words.metrics_of([asked], summary)
         value = metrics.get(asked, trial.get(asked))
-        found.insert(0, f"{plan_words.text(metric, value)} {metric.label}")
+        found.insert(0, f"{plan_words.text(metric, value)} {metric.label.removeprefix('$ ')}")
     return f"{', '.join(found)}, on {size}"
 
 
@@ -145,7 +146,7 @@ def tiles(page: PlanPage) -> list[Fact]:
             continue
         note = _between(metric, value, spreads.get(name))
         if name == "gpus":
-            note = f"{trial['nodes']:,} nodes in all"
+            note = f"{trial['nodes']:,} node{'s' * (trial['nodes'] != 1)} in all"
         found.append(Fact(metric.label, plan_words.text(metric, value), note))
     if trial["likely"] is not None:
         chance = f">{SURE:.1%}" if trial["likely"] > SURE else words.percent(trial["likely"])

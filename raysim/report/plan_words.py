@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from raysim.report import words
-from raysim.scenario.overrides import short_key
 
 Summary = Mapping[str, Any]
 
@@ -25,6 +24,7 @@ class Metric(NamedTuple):
 _KNOWN = (
     Metric("usd", "cost", "usd", more=False),
     Metric("usd_per_million_tokens", "$ per million tokens", "usd", more=False),
+    Metric("usd_per_million_output_tokens", "$ per million output tokens", "usd", more=False),
     Metric("seconds", "time", "seconds", more=False),
     Metric("step_seconds", "step", "seconds", more=False),
     Metric("tokens_per_s", "tokens/s", "count", more=True),
@@ -74,14 +74,6 @@ def shown_as(name: str) -> str:
 def text(metric: Metric, value: Any) -> str:
     """A value as a person reads it."""
     return _SHOW[metric.unit](value)
-
-
-def labels(keys: Iterable[str]) -> dict[str, str]:
-    """Short names of keys that are told apart by them."""
-    listed = list(keys)
-    short = {k: short_key(k.removesuffix(".device")) for k in listed}
-    twice = {label for label in short.values() if list(short.values()).count(label) > 1}
-    return {k: ".".join(k.split(".")[-2:]) if short[k] in twice else short[k] for k in listed}
 
 
 def targets_of(summary: Summary) -> dict[str, str]:

@@ -296,7 +296,9 @@ def _cost(cost: Summary) -> str:
     if cost["usd"] is None:
         return f"{hours}; no price known for these nodes"
     rate = "" if cost["usd_per_hour"] is None else f" at {usd(cost['usd_per_hour'])}/h"
-    return f"{usd(cost['usd'])}: {hours}{rate}"
+    each = cost.get("usd_per_million_output_tokens")
+    tokens = "" if each is None else f"; {usd(each)} per million output tokens"
+    return f"{usd(cost['usd'])}: {hours}{rate}{tokens}"
 
 
 def _energy(used: Summary) -> str:

@@ -22,6 +22,7 @@ PART_COLORS = {
     "full": "backward", "actors": "recompute", "tasks": "forward", "dependencies": "data",
     "driver": "collective", "scheduling": "p2p", "cold": "optimizer", "fetch": "copy",
     "failure": "optimizer", "infeasible": "optimizer", "ray": "host", "own": "offload",
+    "to_come": "sync",
     "startup": "launch",
 }  # fmt: skip
 """Part of the run to the category of ``charts.SLICE_COLORS`` whose colour it has."""

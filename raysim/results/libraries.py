@@ -41,6 +41,27 @@ def bound_by(reports: Sequence[LibraryReport]) -> dict[str, Any] | None:
     return {"what": said[-1][0], "text": said[-1][1], "frac": None} if said else None
 
 
+def meanwhile(reports: Sequence[LibraryReport]) -> str:
+    """What goes on while no task runs, as the last job that knows has it; empty if none does."""
+    return next((report.meanwhile for report in reversed(reports) if report.meanwhile), "")
+
+
+def token_cost(
+    reports: Sequence[LibraryReport], usd: float | None, seconds: float
+) -> dict[str, float]:
+    """The part of ``cost`` that models which generate text have: dollars of a million tokens.
+
+    At the run's mean price per second and the rate at which the last such job made them: what
+    starting has cost is not in it.
+    """
+    rates = [
+        r.metrics["output_tokens_per_s"] for r in reports if "output_tokens_per_s" in r.metrics
+    ]
+    if not usd or not rates or not rates[-1]:
+        return {}
+    return {"usd_per_million_output_tokens": usd / seconds / rates[-1] * 1e6}
+
+
 def simplifications(reports: Sequence[LibraryReport]) -> list[str]:
     """What their models leave out, each said once."""
     return list(dict.fromkeys(s for report in reports for s in report.simplifications))

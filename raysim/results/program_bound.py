@@ -20,15 +20,24 @@ _SATURATED = 0.5
 Rows = Sequence[Mapping[str, Any]]
 
 
-def parts(activity: Activity) -> list[dict[str, Any]]:
-    """The ``time`` part of the summary: it adds up to the run; longest first."""
+def parts(activity: Activity, meanwhile: str = "") -> list[dict[str, Any]]:
+    """The ``time`` part of the summary: it adds up to the run; longest first.
+
+    ``meanwhile`` is what goes on while no task runs, where that is not the driver's own code.
+    """
     total = activity.end_ns
+    names = {**PARTS, "own": meanwhile or PARTS["own"]}
     rows = [
-        {"key": key, "name": PARTS[key], "seconds": ns / NS_PER_S, "frac": ns / total}
+        {"key": key, "name": names[key], "seconds": ns / NS_PER_S, "frac": ns / total}
         for key, ns in activity.parts_ns.items()
         if total and ns >= 1
     ]
     return sorted(rows, key=lambda row: -row["frac"])
+
+
+def no_room(groups: int, sentences: Sequence[str]) -> dict[str, Any] | None:
+    """Of a program that hangs: placement groups that will never have room."""
+    return {"what": "infeasible", "text": sentences[0], "frac": None} if groups else None
 
 
 def bound_by(
@@ -125,7 +134,10 @@ class _Facts:
         return f"busy actors, whose calls wait in line{f' ({most})' if most else ''}"
 
     def _own(self, part: Mapping[str, Any]) -> str:
-        return f"the driver's own code, {format_seconds(part['seconds'])}"
+        return f"{part['name']}, {format_seconds(part['seconds'])}"
+
+    def _to_come(self, part: Mapping[str, Any]) -> str:
+        return f"no driver: pods start or jobs are to come, {format_seconds(part['seconds'])}"
 
     def _startup(self, part: Mapping[str, Any]) -> str:
         return f"starting Ray, {format_seconds(part['seconds'])}"

@@ -19,7 +19,7 @@ from raysim.raycore.resources import UNIT
 from raysim.raystate.moment import ENDED, Moment, TaskAttempt, in_order, moment
 from raysim.raystate.names import class_name, node_name, task_name
 from raysim.results import launched, libraries
-from raysim.results.program_bound import bound_by, parts
+from raysim.results.program_bound import bound_by, no_room, parts
 from raysim.results.program_jobs import jobs_table, machines
 from raysim.results.program_provenance import compute_basis, simplifications, trust
 from raysim.results.ray.activity import Activity, Series
@@ -51,7 +51,7 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
     now = moment(outcome.log.rows, outcome.end_ns)
     activity = Activity(
         in_order(outcome.log.rows), outcome.end_ns, lost=falls_silent(outcome.faults),
-        costs=outcome.cluster.env.costs,
+        costs=outcome.cluster.env.costs, submitted=bool(outcome.jobs),
     )  # fmt: skip
     seconds = outcome.end_ns / NS_PER_S
     finished = outcome.exit.how in {"ok", "exit", "exception", "killed"}
@@ -61,8 +61,9 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
         usage = launched.utilisation(outcome, usage)
     network = _network(outcome, activity)
     cost = _cost(outcome, activity)
+    cost |= libraries.token_cost(outcome.reports, cost["usd"], seconds)
     store = _object_store(outcome, activity)
-    share = [] if outcome.job.launched else parts(activity)
+    share = [] if outcome.job.launched else parts(activity, libraries.meanwhile(outcome.reports))
     pending = _pending(now, outcome)
     return {
         "kind": "program",
@@ -76,6 +77,7 @@ def summarize_program(outcome: ProgramOutcome, *, digest: str) -> dict[str, Any]
         "cluster": _cluster(outcome),
         "time": share,
         "bound_by": libraries.bound_by(outcome.reports)
+        or no_room(pending["groups"] if outcome.exit.how == "hang" else 0, pending["examples"])
         or bound_by(share, usage, network, store, tasks),
         "libraries": libraries.rows(outcome.reports),
         "jobs": jobs_table(outcome.jobs, now),

@@ -66,6 +66,7 @@ METRICS: dict[str, Metric] = {
     "startup_seconds": Metric("run.startup_seconds"),
     "usd": Metric("cost.usd"),
     "usd_per_million_tokens": Metric("cost.usd_per_million_tokens"),
+    "usd_per_million_output_tokens": Metric("cost.usd_per_million_output_tokens"),
     "gpu_hours": Metric("cost.gpu_hours"),
     "kwh": Metric("energy.kwh"),
     "kg_co2e": Metric("energy.kg_co2e"),

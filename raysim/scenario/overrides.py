@@ -10,7 +10,7 @@ contradiction.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ _REPLICAS = ("workers", "tensor_parallel", "pipeline")
 
 
 _SHORTER = {
-    "activation_checkpointing": "checkpointing", "replicas": "nodes",
+    "activation_checkpointing": "checkpointing",
     "offload_optimizer.device": "offload", "offload_param.device": "offload_param",
     "checkpoint.every": "checkpoint_every",
     "fsdp_activation_checkpointing": "checkpointing", "tensor_model_parallel_size": "tp",
@@ -45,7 +45,17 @@ _SHORTER = {
 def short_key(key: str) -> str:
     """A key's last part that says something, for a table's head: ``nodes``, ``zero_stage``."""
     *_, before, last = ["", *key.split(".")]
+    if last == "replicas":  # of a group of nodes; those of a deployment are what they are called
+        return "nodes" if key.startswith("cluster.") else last
     return _SHORTER.get(f"{before}.{last}") or _SHORTER.get(last, last)
+
+
+def labels(keys: Iterable[str]) -> dict[str, str]:
+    """Short names of keys that are told apart by them."""
+    listed = list(keys)
+    short = {k: short_key(k.removesuffix(".device")) for k in listed}
+    twice = {label for label in short.values() if list(short.values()).count(label) > 1}
+    return {k: ".".join(k.split(".")[-2:]) if short[k] in twice else short[k] for k in listed}
 
 
 def shown(value: Any) -> str:

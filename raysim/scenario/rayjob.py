@@ -58,6 +58,8 @@ class RayServiceRequest:
 
     name: str
     serve_config: dict[str, Any]
+    text: str
+    """The same as it stands there."""
     upgrade: str
     deletion_delay_s: float
 
@@ -172,7 +174,11 @@ def read_rayservice(documents: Sequence[Document]) -> RayServiceRequest:
         raise ScenarioError(reading.errors)
     name = str(reading.mapping(("metadata",)).get("name", "rayservice"))
     return RayServiceRequest(
-        name=name, serve_config=config, upgrade=upgrade, deletion_delay_s=delay_s
+        name=name,
+        serve_config=config,
+        text=str(spec["serveConfigV2"]),
+        upgrade=upgrade,
+        deletion_delay_s=delay_s,
     )
 
 

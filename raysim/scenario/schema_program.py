@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from raysim.scenario.quantities import Bytes, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
@@ -259,3 +259,12 @@ class ProgramSection(Section):
     )
     record: RecordSection | None = Field(None, description="What is recorded.")
     resolved: ResolvedSection | None = Field(None, description="Written by raysim; do not edit.")
+
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _faults_are_a_list(cls, said: Any) -> Any:
+        if not isinstance(said, dict):
+            return said
+        own = said if said.keys() <= FaultSection.model_fields.keys() else {"fail_node": 1}
+        one = ", ".join(f"{key}: {value}" for key, value in ({"at": "10s"} | own).items())
+        raise ValueError(f"a list, what goes wrong at a time each: `faults: [{{{one}}}]`")

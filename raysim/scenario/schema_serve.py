@@ -150,7 +150,8 @@ class ServeSection(Section):
 
     config: Name | None = Field(
         None,
-        description="Ray Serve's config file, unmodified, as `serve build` writes it; "
+        description="Ray Serve's config file, unmodified, as `serve build` writes it, or the "
+        "RayService that holds one; "
         "`deployments` then add what a request does.",
     )
     application: Name | None = Field(None, description="Which of the config file's.")

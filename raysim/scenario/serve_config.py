@@ -18,8 +18,9 @@ from raysim.errors import ScenarioError
 from raysim.raylibs.serve.config import AutoscalingConfig
 from raysim.scenario.documents import Document, KeyPath
 from raysim.scenario.problems import problems_of
+from raysim.scenario.rayjob import read_rayservice
 from raysim.scenario.schema_serve import DeploymentSection
-from raysim.scenario.yaml_text import read_yaml
+from raysim.scenario.yaml_text import parse_yaml_all, read_yaml, read_yaml_all
 
 AUTO_MAX_REPLICAS = 100
 """``num_replicas: auto`` (``handle_num_replicas_auto`` of ``serve/config.py``)."""
@@ -38,7 +39,7 @@ def deployments_of(
     Parameters
     ----------
     file
-        YAML of ``serve build``.
+        YAML of ``serve build``, or of a KubeRay RayService that holds it.
     application
         Its name; None if there is only one.
     said
@@ -49,7 +50,7 @@ def deployments_of(
     ScenarioError
         The file is none, has no such application, or an option has a wrong value.
     """
-    document = read_yaml(file, file.name)
+    document = _config(file)
     at = _application(document, application)
     app = document.data["applications"][at[1]]
     own = {d.name: d for d in said}
@@ -73,6 +74,15 @@ def deployments_of(
                 update={name: getattr(section, name) for name in given}
             )
     return [*found, *own.values()]
+
+
+def _config(file: Path) -> Document:
+    """The file, or of a RayService the text of its ``serveConfigV2``, whose lines count from 1."""
+    documents = read_yaml_all(file, file.name)
+    if not any(isinstance(d.data, dict) and d.data.get("kind") == "RayService" for d in documents):
+        return read_yaml(file, file.name)
+    text = read_rayservice(documents).text
+    return parse_yaml_all(text, f"serveConfigV2 of {file.name}")[0]
 
 
 def _application(document: Document, name: str | None) -> KeyPath:

@@ -53,6 +53,7 @@ class LlmJob:
             "requests_per_s": "per_s", "output_tokens_per_s": "per_s", "tokens_per_gpu_s": "per_s",
             "ttft_mean": "seconds", "ttft_p99": "seconds", "tpot_mean": "seconds",
             "tpot_p99": "seconds", "cold_start": "seconds",
+            "usd_per_million_output_tokens": "usd",
         }  # fmt: skip
 
     def main(self, process: CoreProcess, streams: Streams) -> Script:
@@ -94,11 +95,12 @@ class LlmJob:
         metrics = metrics_of(served, times, took_s, gpus) | {"cold_start": cold_s}
         return LibraryReport(
             kind=self.kind, ok=True,
-            text=f"{app.model} on {gpus:,} GPUs: {metrics['requests_per_s']:,.2f} requests/s, "
-            f"{tokens_in_words(metrics)}",
+            text=f"{app.model} on {gpus:,} GPU{'s' * (gpus != 1)}: "
+            f"{metrics['requests_per_s']:,.2f} requests/s, {tokens_in_words(metrics)}",
             metrics=metrics,
             tables=(latencies(times), _memory(replicas), self._start(cold_s)),
             bound_by=self._bound_by(busy, loop, preempted, metrics["requests_per_s"]),
+            meanwhile="requests are served",
             would_help=self._would_help(busy, loop, metrics["requests_per_s"]),
             warnings=(*self._warnings(loop, preempted), *self._cut(served)),
             inputs=_INPUTS,

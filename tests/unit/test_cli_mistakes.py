@@ -29,6 +29,7 @@ def _things(in_tmp: Path) -> None:
     }.items():  # fmt: skip
         Path(name).write_text(json.dumps(data))
     Path("hjson.json").write_text('{// mine\n"train_batch_size": 4,}')
+    Path("service.yaml").write_text("apiVersion: ray.io/v1\nkind: RayService\nspec: {}\n")
     Path("ray.yaml").write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {}\n")
 
 
@@ -52,6 +53,7 @@ def _things(in_tmp: Path) -> None:
         ("hjson.json", "is a DeepSpeed configuration, not a scenario"),
         ("my.json", "is a run's summary; `raysim show . ` prints it".replace(". `", ".`")),
         ("ray.yaml", "is a cluster, not a scenario; `raysim init NAME --cluster ray.yaml`"),
+        ("service.yaml", "jobs: [{serve: {config: service.yaml, load: ...}}]"),
     ],
 )
 def test_not_a_scenario(

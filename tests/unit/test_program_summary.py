@@ -15,9 +15,10 @@ from raysim.raycore.resources import UNIT, ResourceSet
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import RemoteFunction, TaskOptions, TaskSpec
 from raysim.report import console
+from raysim.report.charts import binned
 from raysim.results import targets
 from raysim.results.ray import state_file
-from raysim.results.ray.activity import Activity, binned
+from raysim.results.ray.activity import Activity
 from raysim.scenario.targets import parse_target
 from tests.unit.program_cases import SQUARES, run
 

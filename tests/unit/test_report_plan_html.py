@@ -7,9 +7,11 @@ import re
 
 import pytest
 
+from raysim.report import plan_console
 from raysim.report.plan_data import MOST, columns, kept, status_of
 from raysim.report.plan_html import PlanPage, render
-from raysim.report.plan_words import labels, metrics_of
+from raysim.report.plan_words import metrics_of
+from raysim.scenario.overrides import labels
 
 SPACE = {"cluster.gpu-worker.replicas": [1, 2], "train.micro_batch": [1, 2]}
 OFFLOAD = "train.deepspeed.zero_optimization.offload_optimizer.device"
@@ -33,7 +35,7 @@ def summary(trials, **said):
         "objective": {"metric": "usd", "direction": "minimize"}, "size": len(trials),
         "complete": True, "meets": len(meets), "best": meets[0] if meets else None,
         "instead": None, "nearest": None, "top": meets, "pareto": [], "reasons": [],
-        "rests_on": [], "importance": None,
+        "rests_on": [], "importance": None, "best_of_each_kind": [], "units": {},
     }  # fmt: skip
     return plain | said
 
@@ -57,6 +59,31 @@ def test_the_verdict_is_first_with_its_interval_and_probability():
     assert "2.40\xa0days to 6.00\xa0days" in verdict
     assert "80.0 %" in verdict
     assert "<b>PASS</b> days &lt;= 4" in verdict
+
+
+def test_kinds_that_the_five_best_do_not_show_have_a_table_of_their_own():
+    node = "cluster.hardware.gpu-worker.node"
+    trials = [trial(n, choice={node: "big" if n == 6 else f"small-{n}"}) for n in range(7)]
+    said = {"space": {node: []}, "best_of_each_kind": [trials[0], trials[6]]}
+    printed = plan_console.render(summary(trials, **said)).plain
+    kinds = printed.partition("best of each kind of node\n")[2].partition("\n\n")[0]
+    assert ["big" in kinds, "small-0" in kinds, "small-1" in kinds] == [True, True, False]
+    assert "each kind" not in plan_console.render(summary(trials, **said), top=7).plain
+
+
+def test_dollars_per_million_tokens_have_one_dollar_sign():
+    name = "usd_per_million_output_tokens"
+    objective = {"metric": name, "direction": "minimize"}
+    text = page([trial(0, metrics={name: 2.66, "usd": 12.88}, gpus=1)], objective=objective)
+    assert "$2.66 per million output tokens, $12.88, on 1 GPU<" in text
+
+
+def test_what_targets_limit_has_a_column_in_its_unit():
+    trials = [trial(n, metrics={"usd": 1.0 + n, "ttft_p99": 0.5}) for n in range(2)]
+    said = {"targets": ["ttft_p99 <= 2s"], "units": {"ttft_p99": "seconds"}}
+    printed = plan_console.render(summary(trials, **said)).plain
+    assert "ttft_p99  likely\n" in printed
+    assert " 500 ms " in printed
 
 
 def test_nothing_meets_the_targets_is_an_answer_with_reasons_and_the_nearest():
@@ -129,6 +156,7 @@ def test_status_tells_misses_from_those_that_meet_all():
     ("keys", "said"),
     [
         ([OFFLOAD], ["offload_optimizer"]),
+        (["cluster.nodes", "llm.replicas"], ["nodes", "replicas"]),
         (["cluster.a.replicas", "train.zero_stage"], ["nodes", "zero_stage"]),
         (["cluster.a.replicas", "cluster.b.replicas"], ["a.replicas", "b.replicas"]),
     ],

@@ -107,6 +107,7 @@ def test_it_runs_as_it_is(tmp_path: Path) -> None:
     assert row["status"] == "SUCCEEDED", row["message"]
     # pods on a new machine, probes, the submitter's pod, pip: minutes before its first line
     assert 100 < row["driver_started_seconds"] < 400
+    assert result.summary["bound_by"]["text"].startswith("No driver: pods start")
     assert scenario.files.keys() >= {"job.yaml"}
 
 

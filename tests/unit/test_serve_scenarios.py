@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,13 @@ def test_a_serve_config_file_is_read_as_it_is(tmp_path: Path) -> None:
         min_replicas=2, max_replicas=100, target_ongoing_requests=4.0
     )
     assert stand.graceful_shutdown_timeout_s == 5.0
+
+
+def test_a_ray_services_config_is_read_where_it_stands(tmp_path: Path) -> None:
+    head = "apiVersion: ray.io/v1\nkind: RayService\nmetadata: {name: s}\nspec:\n"
+    service = f"{head}  serveConfigV2: |\n{textwrap.indent(CONFIG, '    ')}"
+    own = from_config(tmp_path, CONFIG).app.deployments
+    assert from_config(tmp_path, service).app.deployments == own
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,8 @@ def test_one_key_is_changed_by_its_short_name(tmp_path: Path) -> None:
 
 def test_the_first_error_of_a_workload_is_how_it_fails(tmp_path: Path) -> None:
     text = "task_bag: {tasks: 16, duration: 5s, uses: time, max_retries: 0}\n"
+    with pytest.raises(ScenarioError, match=r"`faults: \[\{at: 4s, kill_worker_on: 0\}\]`"):
+        summary(tmp_path, text + "faults: {at: 4s, kill_worker_on: 0}")
     made = summary(tmp_path, text + "faults: [{at: 4s, kill_worker_on: 0}]")
     assert (made["program"]["exit"], made["verdict"]["ok"]) == ("exception", False)
     assert made["program"]["message"].startswith("ray.exceptions.WorkerCrashedError")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from raysim.rayapi.ranks.gpu_use import GpuUse, Tally
     from raysim.rayapi.session import Session
 
+SERVE = "serve"
+"""What Serve keeps in a session (`rayapi.serve.serving`)."""
 BINDS = 0.7
 """Of the time from its first work to its last, beyond which something binds (assumed)."""
 TELLS = 0.3
@@ -26,8 +28,10 @@ HELPS = {
     "copies": "smaller types to copy for {name} (uint8 pictures, converted on the GPU), pinned "
     "memory",
     "own work on the CPU": "a stage of its own, without GPUs, for what {name} computes on the CPU",
-    "input": "more CPUs for what comes before {name}, larger batches, or a part of a GPU "
-    "(num_gpus=0.5)",
+    "input": "faster stages before {name} (more CPUs where their tasks wait for some), larger "
+    "batches, or a part of a GPU (num_gpus=0.5)",
+    "requests": "fewer replicas of {name}, or a part of a GPU for each (num_gpus=0.5): requests "
+    "come more slowly than they answer",
 }
 SIMPLIFICATION = (
     "the choice of kernels takes no time in processes that answer; generated "
@@ -40,7 +44,7 @@ def answered(session: Session, use: GpuUse) -> None:
     found = {name: tally for name, tally in use.tallies.items() if tally.forwards}
     iterates = {"rollout", "update"} <= {each.phase for each in use.spent}  # which says it all
     if found and not iterates:
-        session.env.reports.append(_report(found, session.now_ns))
+        session.env.reports.append(_report(found, session))
 
 
 def shares(tally: Tally) -> dict[str, float]:
@@ -62,7 +66,14 @@ def binds(tally: Tally) -> tuple[str, float]:
     return (most, found[most]) if used >= BINDS else ("input", max(0.0, 1.0 - used))
 
 
-def _report(found: dict[str, Tally], run_ns: int) -> LibraryReport:
+def waits_for(session: Session, name: str) -> str:
+    """What a process of this name waits for: ``requests`` if it is a replica, else ``input``."""
+    serve = session.libraries.get(SERVE)
+    apps = () if serve is None else serve.apps.values()
+    return "requests" if any(name in app.built.code for app in apps) else "input"
+
+
+def _report(found: dict[str, Tally], session: Session) -> LibraryReport:
     rows: list[tuple[Cell, ...]] = []
     for name, tally in found.items():
         share = shares(tally)
@@ -72,7 +83,9 @@ def _report(found: dict[str, Tally], run_ns: int) -> LibraryReport:
         ))  # fmt: skip
     longest = max(found, key=lambda name: found[name].busy_ns)
     what, share_of_it = binds(found[longest])
-    tells = found[longest].span_ns / found[longest].processes >= TELLS * run_ns
+    waits = what == "input"
+    what = waits_for(session, longest) if waits else what
+    tells = found[longest].span_ns / found[longest].processes >= TELLS * session.now_ns
     total_s = sum(tally.busy_ns for tally in found.values()) / NS_PER_S
     table = Table(
         title="GPUs that answer",
@@ -83,13 +96,13 @@ def _report(found: dict[str, Tally], run_ns: int) -> LibraryReport:
         ),
         rows=tuple(rows),
     )  # fmt: skip
-    waits = f"{longest} waits for its input" if what == "input" else f"{what} of {longest}"
+    bound = f"{longest} waits for {what}" if waits else f"{what} of {longest}"
     forwards = sum(tally.forwards for tally in found.values())
     return LibraryReport(
         kind=LIBRARY, ok=True,
         text=f"{forwards:,} forwards, {total_s:,.2f} s of kernels.",
         metrics={"gpu_kernel_seconds": total_s, "gpu_forwards": float(forwards)},
         tables=(table,), simplifications=(SIMPLIFICATION,),
-        bound_by=f"{waits}: {share_of_it:.0%} of its processes' time" if tells else "",
+        bound_by=f"{bound}: {share_of_it:.0%} of its processes' time" if tells else "",
         would_help=(HELPS[what].format(name=longest),) if tells else (),
     )  # fmt: skip

@@ -12,10 +12,11 @@ from raysim.errors import ScenarioError
 from raysim.raycore.resources import UNIT
 from raysim.raystate.moment import in_order
 from raysim.raystate.names import node_name
+from raysim.report.charts import binned
 from raysim.report.plots.chart import Chart
 from raysim.report.plots.marks import Area, Axis, Boxes, Heat, Mark, Rule
 from raysim.report.program.over_time import added, scaled
-from raysim.results.ray.activity import Activity, Series, Steps, binned
+from raysim.results.ray.activity import Activity, Series, Steps
 from raysim.results.ray.trace import CLUSTER
 from raysim.results.traces.layout import in_order as tracks_in_order
 from raysim.results.traces.layout import lanes

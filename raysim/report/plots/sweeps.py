@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysim.errors import ScenarioError
-from raysim.report.plan_words import labels
 from raysim.report.plots.chart import Chart
 from raysim.report.plots.marks import Axis, Line, Mark, Notes, Points, Unit
 from raysim.results.targets import METRICS
+from raysim.scenario.overrides import labels
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from raysim.raylibs.charts import Bar, Chart, Line, Mark
+from raysim.report.charts import binned
 from raysim.report.words import cell
 from raysim.units import format_seconds
 
@@ -112,7 +113,6 @@ def _thinned(line: Line) -> Line:
     """At most ``MOST_POINTS``, as means over equal parts of the run."""
     if len(line.points) <= MOST_POINTS:
         return line
-    from raysim.results.ray.activity import binned
 
     first, last = line.points[0][0], line.points[-1][0]
     span = max(last - first, 1e-9)

@@ -12,8 +12,9 @@ from raysim.raycore.tasks import TaskSpec
 from raysim.raylibs.charts import Chart, Mark
 from raysim.raystate.moment import ENDED
 from raysim.raystate.names import node_name, task_name
+from raysim.report.charts import binned
 from raysim.report.program.figures import Figure, figure, lines_of
-from raysim.results.ray.activity import Activity, Series, Steps, binned
+from raysim.results.ray.activity import Activity, Series, Steps
 from raysim.results.ray.recorded import Recorded
 from raysim.units import NS_PER_S, format_bytes
 

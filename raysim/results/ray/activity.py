@@ -20,7 +20,7 @@ from typing import Any
 from raysim.perf.ray_core import RayCosts
 from raysim.raycore.ids import NodeID
 from raysim.raycore.protocol import LeaseSpec, NodeTableData, PlacementGroupTableData
-from raysim.raycore.resources import CPU, UNIT
+from raysim.raycore.resources import CPU
 from raysim.raycore.state_log import Change
 from raysim.raycore.tasks import TaskSpec
 from raysim.raystate.moment import ENDED
@@ -38,6 +38,7 @@ PARTS = {
     "infeasible": "tasks wait for resources that no node has",
     "ray": "results, messages and other parts of Ray",
     "own": "the driver's own code",
+    "to_come": "no driver runs: pods start, jobs come",
     "startup": "ray.init: the first processes start",
 }
 """Parts of the run, by key."""
@@ -107,6 +108,8 @@ class Activity:
         Nodes that fall silent, and when: what runs there is lost from then on.
     costs
         Service times, for how long a submission takes.
+    submitted
+        Drivers are those of submitted jobs: before and between them there is none.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Activity:
         *,
         lost: Iterable[tuple[int, NodeID]] = (),
         costs: RayCosts | None = None,
+        submitted: bool = False,
     ) -> None:
         self.end_ns = end_ns
         self.parts_ns: dict[str, float] = dict.fromkeys(PARTS, 0.0)
@@ -153,6 +157,8 @@ class Activity:
         self._silent: dict[NodeID, None] = {}
         self._now_ns = 0
         self._started = False
+        self._submitted = submitted
+        self._drivers: dict[int, None] = {}
         kept = [row for row in rows if row.t_ns <= end_ns]
         self._init_ns = _init_ns(kept, end_ns)
         self._waits = _wait_for_arguments(kept, end_ns)
@@ -218,7 +224,8 @@ class Activity:
             parts["ray"] += ns
         else:
             starts = self._init_ns <= self._now_ns and not self._started
-            parts["startup" if starts else "own"] += ns
+            idle = "to_come" if self._submitted and not self._drivers else "own"
+            parts["startup" if starts else idle] += ns
 
     def _while_running(self, submitting: bool) -> str:
         """What keeps more from running."""
@@ -258,8 +265,12 @@ class Activity:
         waits = kind != "dependencies" or number in self._waits
         return kind if waits else "pushed"
 
-    def _job(self, _row: Change) -> None:
+    def _job(self, row: Change) -> None:
         self._started = True
+        if row.state == "FINISHED":
+            self._drivers.pop(row.number, None)
+        else:
+            self._drivers[row.number] = None
 
     def _drop_task(self, number: int, t_ns: int) -> None:
         before = self._tasks.pop(number, None)
@@ -476,24 +487,3 @@ def _submissions(rows: Sequence[Change], costs: RayCosts) -> list[tuple[int, int
         begun = max(0, row.t_ns - taken, spans[-1][1] if spans else 0)
         spans.append((begun, begun + taken))
     return spans
-
-
-def binned(steps: Steps, end_ns: int, bins: int) -> list[float]:
-    """The mean of a step function in each of so many equal parts of the run."""
-    if not end_ns or not steps:
-        return [0.0] * bins
-    means = [0.0] * bins
-    width = end_ns / bins
-    for (start, value), (stop, _) in zip(steps, [*steps[1:], (end_ns, 0.0)], strict=True):
-        if not value or start >= end_ns:
-            continue
-        first, last = int(start / width), min(bins - 1, int(stop / width))
-        for i in range(first, last + 1):
-            overlap = min(stop, (i + 1) * width) - max(start, i * width)
-            means[i] += value * max(0.0, overlap) / width
-    return means
-
-
-def whole(units: float) -> float:
-    """Steps of 1/10,000 as what users write."""
-    return units / UNIT

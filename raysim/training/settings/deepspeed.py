@@ -9,6 +9,7 @@ Source: ``deepspeed/runtime/constants.py``, ``zero/config.py``, ``zero/offload_c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -240,6 +241,7 @@ def complete_batch_triple(
         raise ScenarioError(
             "either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
         )
+    given = {"train": train, "micro": micro, "accumulation": accumulation}
     if train is None:
         assert micro is not None
         accumulation = accumulation if accumulation is not None else 1
@@ -255,5 +257,24 @@ def complete_batch_triple(
         raise ScenarioError(
             "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
             f"world_size: {train} != {micro} * {accumulation} * {data_parallel}"
+            f"{_would_fit(triple, data_parallel, given)}"
         )
     return triple
+
+
+def _would_fit(triple: BatchTriple, ranks: int, given: Mapping[str, int | None]) -> str:
+    """What to write in place of one number that somebody gave, so that the product holds."""
+    said = {name: size for name, size in given.items() if size is not None}
+    if min(said.values()) <= 0:
+        return "; each is at least 1"
+    train, micro, times = triple.train, max(1, triple.micro), max(1, triple.accumulation)
+    fits = [f"train_batch_size {micro * times * ranks}"] if "train" in said else []
+    for name, key, others in (
+        ("accumulation", "gradient_accumulation_steps", micro * ranks),
+        ("micro", "train_micro_batch_size_per_gpu", times * ranks),
+    ):
+        if name in said and train % others == 0:
+            fits.append(f"{key} {train // others}")
+    if train % (micro * times) == 0:
+        fits.append(f"{train // (micro * times)} data-parallel ranks")
+    return f"; {' or '.join(fits)} would do"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.errors import ScenarioError
-from raysim.planner.choose import Objective, choose, objective_of, pareto
+from raysim.planner.choose import Objective, best_of_each, choose, objective_of, pareto
 from raysim.planner.plan import Question, plan
 from raysim.planner.sweep import Sweep
 from tests.unit.planner.parts import NODES, scenario, trial
@@ -69,6 +69,20 @@ def test_nothing_on_the_front_is_beaten_and_all_else_is(values):
             assert any(u <= usd and s >= speed for m, (u, s) in enumerate(values) if m in front)
 
 
+def test_kinds_of_nodes_are_compared_by_the_best_of_each():
+    """Five best that are all of one kind say nothing of the others."""
+    node = "cluster.hardware.gpu-worker.node"
+    big, small = ({node: name, NODES: 2} for name in ("big", "small"))
+    late = ("days <= 7", "usd <= 1")
+    trials = (
+        trial(0, choice=small), trial(1, choice=small, status="out_of_memory"),
+        trial(2, choice=big, missed=late), trial(3, choice={**big, NODES: 4}, missed=late[:1]),
+        trial(4, choice={**small, NODES: 4}),
+    )  # fmt: skip
+    assert [t.number for t in choose(swept(*trials), USD).kinds] == [0, 3]
+    assert not best_of_each([t for t in trials if t.choice[node] == "small"], USD)
+
+
 def test_reasons_count_every_trial_that_is_out_once():
     found = choose(
         swept(
@@ -86,6 +100,12 @@ def test_reasons_count_every_trial_that_is_out_once():
     days = next(r for r in found.reasons if "days" in r.what)
     assert (days.trials, days.example) == (1, "closest: 9, nodes 3")
     assert [r.trials for r in found.reasons if r.what == "are refused"] == [2]
+
+
+def test_what_misses_a_target_is_told_in_its_unit():
+    full = trial(0, missed=("gpu_mem_peak <= 90 %",), metrics={"gpu_mem_peak": 0.9038, "usd": 1.0})
+    (reason,) = choose(swept(full), USD).reasons
+    assert reason.example == "closest: 90.38 %, nodes 0"
 
 
 def test_gpus_and_probability_are_targets_too():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from raysim.rayapi.ranks.answered import binds, shares
+from raysim.rayapi.ranks.answered import HELPS, binds, shares, waits_for
 from raysim.rayapi.ranks.gpu_use import Tally
 
 
@@ -33,3 +36,13 @@ def test_what_binds_is_the_largest_part_or_the_input_where_they_wait(
     spent: dict[str, int], what: str, share: float
 ) -> None:
     assert binds(tally(**spent)) == (what, pytest.approx(share))
+
+
+def test_replicas_wait_for_requests_and_stages_for_what_comes_before_them() -> None:
+    app = SimpleNamespace(built=SimpleNamespace(code={"Model": object()}))
+    serve = SimpleNamespace(apps={"default": app})
+    session: Any = SimpleNamespace(libraries={"serve": serve})
+    assert waits_for(session, "Model") == "requests"
+    assert "CPUs" not in HELPS["requests"]
+    assert waits_for(session, "MapBatches(Model)") == "input"
+    assert waits_for(SimpleNamespace(libraries={}), "Model") == "input"  # type: ignore[arg-type]

@@ -126,7 +126,29 @@ def test_a_scenario_runs_and_repeats_itself(tmp_path: Path) -> None:
     read = raysim.load(scenario(tmp_path, SENDS))
     first, again = (str(raysim.run(read, record=False)) for _ in range(2))
     assert first == again
-    assert "llama 8.03 B on 1 GPUs" in first
+    assert "llama 8.03 B on 1 GPU:" in first
+
+
+def test_what_a_million_tokens_cost_and_that_requests_are_served_meanwhile(tmp_path: Path) -> None:
+    read = raysim.load(
+        scenario(tmp_path, SENDS),
+        {"targets": {"usd_per_million_output_tokens": "<= $1000"}, "cluster.node": "p5.48xlarge"},
+    )
+    result = raysim.run(read, record=False)
+    cost, (job_,) = result.summary["cost"], result.summary["libraries"]
+    per_hour = job_["metrics"]["output_tokens_per_s"] * 3600
+    each = cost["usd_per_million_output_tokens"]
+    assert each == pytest.approx(cost["usd_per_hour"] / per_hour * 1e6, rel=1e-3)
+    assert [t["passed"] for t in result.summary["targets"]] == [True]
+    parts = {row["key"]: row["name"] for row in result.summary["time"]}
+    assert parts["own"] == "requests are served"
+    assert "per million output tokens" in " ".join(str(result).split())
+
+
+def test_replicas_without_room_are_what_binds(tmp_path: Path) -> None:
+    many = scenario(tmp_path, f"{SENDS}, replicas: 9")
+    said = raysim.run(raysim.load(many), record=False).summary["bound_by"]["text"]
+    assert said.startswith("1 placement group (STRICT_PACK) of 1 CPU and 1 GPU each waits for room")
 
 
 @pytest.mark.parametrize(
