@@ -31,6 +31,7 @@ from raysim.rayapi.shapes.cpu_work import (
     unpriced,
 )
 from raysim.rayapi.shapes.held import held_among
+from raysim.rayapi.shapes.host_values import key_of_values
 from raysim.rayapi.shapes.known import (
     MASKED,
     META,
@@ -187,6 +188,10 @@ class ShapesMode(TorchFunctionMode):
             return self._attribute(func, args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
+        if not kwargs and self.tape is None:
+            values = key_of_values(func, args)
+            if values is not None:
+                return self.steps.own.on_values(values, func, args)
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
         on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
