@@ -66,7 +66,9 @@ import evaluate, torch
 from datasets import load_dataset
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils.versions import require_version
 
+require_version("datasets>=1.8.0", "as transformers' own examples ask")
 tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
 metric = evaluate.load("glue", "mrpc")
 data = load_dataset("glue", "mrpc")
