@@ -101,6 +101,12 @@ def test_a_data_set_a_model_and_a_metric_of_the_hub(tmp_path: Path) -> None:
     assert report.ok
 
 
+def test_a_checkpoint_of_t5_says_how_decoding_begins() -> None:
+    """``"decoder_start_token_id": 0`` of its config.json, which scripts of translation look at."""
+    found = dict(configs.by_name("google-t5/t5-small") or {})
+    assert configs._classed(found)["decoder_start_token_id"] == 0
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -56,6 +56,38 @@ def test_a_model_branches_on_masks_labels_and_random_numbers(tmp_path: Path) -> 
     assert report.metrics["step_seconds"] > 0
 
 
+MASKED = """
+import numpy as np, torch
+from torch import nn
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.instead = nn.Linear(16, 16), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x):
+        h = self.inside(x)
+        mask = np.arange(8 * 50).reshape(8, 50) % 5 == 0
+        h[torch.tensor(mask, device=h.device)] = self.instead
+        return h.mean()
+
+model = Masked().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(8, 50, 16, device="cuda")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_model_masks_places_that_numpy_has_drawn(tmp_path: Path) -> None:
+    """As wav2vec 2.0 does in training (SpecAugment); its backward picks those places."""
+    script = tmp_path / "masked.py"
+    script.write_text(MASKED)
+    _, report = launched("python", str(script))
+    assert report.ok
+
+
 def test_ctc_has_the_shapes_of_a_real_run() -> None:
     def loss(device: str) -> tuple[torch.Size, torch.Size, list[torch.Size]]:
         kept: list[torch.Size] = []

@@ -19,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.tracing.operators import tensors
+from raysim.tracing.values import CONSTANT
 
 META = torch.device("meta")
 MOST_KNOWN = 2**22
@@ -156,6 +157,14 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
         )
     elif name in _RANDOM and out.is_meta:
         out.raysim_random = name  # type: ignore[attr-defined]
+    return out
+
+
+def kept_constant(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+    """Of a list or an array that a traced module has put on the GPU: a mask, positions."""
+    small = out.is_meta and not _is_inexact(out) and out.numel() <= MOST_FOLLOWED
+    if small and not any(t.is_meta for t in tensors(args)):
+        setattr(out, CONSTANT, func(*args, **{**kwargs, "device": "cpu"}))
     return out
 
 

@@ -39,6 +39,7 @@ from raysim.rayapi.shapes.known import (
     counted,
     follow,
     is_in_place,
+    kept_constant,
     lets_pass,
     of_values,
     places,
@@ -188,10 +189,9 @@ class ShapesMode(TorchFunctionMode):
             return self._attribute(func, args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
-        if not kwargs and self.tape is None:
-            values = key_of_values(func, args)
-            if values is not None:
-                return self.steps.own.on_values(values, func, args)
+        values = None if kwargs or self.tape is not None else key_of_values(func, args)
+        if values is not None:
+            return self.steps.own.on_values(values, func, args)
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
         on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
@@ -254,7 +254,9 @@ class ShapesMode(TorchFunctionMode):
             self._on_gpu(out)
         if self.counting is not None and args and isinstance(args[0], tuple | list):
             self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
-        return out if self.tracing else counted(func, args, placed, out)
+        if self.tracing:
+            return kept_constant(func, args, placed, out) if func.__name__ in _BY_VALUE else out
+        return counted(func, args, placed, out)
 
     @property
     def _watches(self) -> bool:
