@@ -88,6 +88,31 @@ def test_a_model_masks_places_that_numpy_has_drawn(tmp_path: Path) -> None:
     assert report.ok
 
 
+ANSWERED = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+config = GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=100, eos_token_id=0, bos_token_id=1)
+model = GPT2LMHeadModel(config).cuda()
+prompts = torch.tensor([[5, 6, 7], [8, 9, 10]]).cuda()
+ids = model.generate(prompts, max_new_tokens=4, do_sample=True, num_return_sequences=2)
+answers = ids[:, 3:]
+ends = torch.isin(answers, torch.tensor([0], device="cuda"))
+first = torch.full((len(ends),), ends.size(1), device="cuda")
+first[ends.any(dim=1)] = ends.int().argmax(dim=1)[ends.any(dim=1)]
+print(ids[:, :3].tolist(), first.tolist(), tuple(ids.shape))
+"""
+
+
+def test_answers_that_nobody_has_computed_are_as_long_as_they_may_be(tmp_path: Path) -> None:
+    """TRL's GRPO looks for their ends by a mask."""
+    script = tmp_path / "answered.py"
+    script.write_text(ANSWERED)
+    printed, _ = launched("python", str(script))
+    prompts = [[5, 6, 7], [5, 6, 7], [8, 9, 10], [8, 9, 10]]
+    assert printed[-1] == f"{prompts} {[4] * 4} (4, 7)"
+
+
 def test_ctc_has_the_shapes_of_a_real_run() -> None:
     def loss(device: str) -> tuple[torch.Size, torch.Size, list[torch.Size]]:
         kept: list[torch.Size] = []
