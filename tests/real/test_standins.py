@@ -156,7 +156,7 @@ HEADS = {
 VISION = {
     "resnet18": 11_689_512, "resnet50": 25_557_032, "resnext50_32x4d": 25_028_904,
     "wide_resnet50_2": 68_883_240, "vgg16": 138_357_544, "alexnet": 61_100_840,
-    "mobilenet_v2": 3_504_872, "vit_b_16": 86_567_656,
+    "AlexNet": 61_100_840, "mobilenet_v2": 3_504_872, "vit_b_16": 86_567_656,
 }  # fmt: skip
 """Parameters, as torchvision's page of weights says."""
 
