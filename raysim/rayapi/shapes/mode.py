@@ -41,6 +41,7 @@ from raysim.rayapi.shapes.known import (
     is_in_place,
     kept_constant,
     lets_pass,
+    mixed,
     of_values,
     places,
     some_known,
@@ -254,9 +255,7 @@ class ShapesMode(TorchFunctionMode):
             self._on_gpu(out)
         if self.counting is not None and args and isinstance(args[0], tuple | list):
             self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
-        if self.tracing:
-            return kept_constant(func, args, placed, out) if func.__name__ in _BY_VALUE else out
-        return counted(func, args, placed, out)
+        return (kept_constant if self.tracing else counted)(func, args, placed, out)
 
     @property
     def _watches(self) -> bool:
@@ -330,7 +329,7 @@ class ShapesMode(TorchFunctionMode):
                     "a sparse tensor on a GPU",
                     "the same by indices (gathers and index_add_ over edges), or a dense tensor",
                 ) from None
-            if not _mixed(args, kwargs):
+            if not mixed(args, kwargs):
                 raise
             args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
             out = func(*args, **kwargs)
@@ -469,11 +468,6 @@ def _is_part(out: torch.Tensor, args: Any) -> bool:
     """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
     storage = key_of(out)
     return any(t.is_meta and key_of(t) == storage for t in tensors(args))
-
-
-def _mixed(args: Any, kwargs: Any) -> bool:
-    """Whether some tensors have values and some have not."""
-    return len({t.is_meta for t in tensors((args, kwargs))}) > 1
 
 
 def _is_device(value: Any) -> bool:
