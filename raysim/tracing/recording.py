@@ -171,6 +171,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return answer[0]
         if func is _NUMBER and self.unknown is not None and args[0].is_meta:
             return self.unknown(args[0].dtype)
+        args = self.values.placed(func, args)
         out, parts = composite.run(func, args, kwargs)
         out = operators.laid_out(func, args, out)
         if not self._deaf and any(t.is_meta for t in tensors(out)):

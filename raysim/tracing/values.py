@@ -22,6 +22,9 @@ MOST_ELEMENTS = 2**22
 _FACTORIES = frozenset(["arange", "eye", "full", "linspace", "ones", "scalar_tensor", "zeros"])
 _CONSTANT = frozenset(["full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"])
 """Take a shape, no values."""
+CONSTANT = "raysim_constant"
+"""Of a tensor made on the meta device of a list or an array: its values."""
+_INDEX = torch.ops.aten.index.Tensor
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
@@ -41,6 +44,8 @@ class Values:
 
     def has(self, tensor: torch.Tensor) -> bool:
         """Whether its values are known, so that it is kept alive here."""
+        if id(tensor) not in self._known and hasattr(tensor, CONSTANT):
+            self.learn(tensor, getattr(tensor, CONSTANT))
         return id(tensor) in self._known
 
     def answer(
@@ -57,6 +62,23 @@ class Values:
             return made
 
         return (tree_map_only(torch.Tensor, twin, out),)
+
+    def placed(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
+        """What is picked by a mask of known values (SpecAugment's) is picked by its places."""
+        if func is not _INDEX or not any(self._is_known_mask(t) for t in args[1]):
+            return args
+        found: list[torch.Tensor | None] = []
+        for part in args[1]:
+            if not self._is_known_mask(part):
+                found.append(part)
+                continue
+            for real in self._real(part).nonzero(as_tuple=True):
+                found.append(real.to("meta"))
+                self._remember(found[-1], real)  # type: ignore[arg-type]
+        return args[0], found, *args[2:]
+
+    def _is_known_mask(self, part: torch.Tensor | None) -> bool:
+        return part is not None and part.dtype == torch.bool and self.has(part)
 
     def follow(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: object

@@ -66,7 +66,9 @@ import evaluate, torch
 from datasets import load_dataset
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils.versions import require_version
 
+require_version("datasets>=1.8.0", "as transformers' own examples ask")
 tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
 metric = evaluate.load("glue", "mrpc")
 data = load_dataset("glue", "mrpc")
@@ -97,6 +99,12 @@ def test_a_data_set_a_model_and_a_metric_of_the_hub(tmp_path: Path) -> None:
     assert lines[0] == f"3668 {columns}"
     assert lines[1] == f"{108_310_272 + 768 * 2 + 2} ['accuracy', 'f1']"
     assert report.ok
+
+
+def test_a_checkpoint_of_t5_says_how_decoding_begins() -> None:
+    """``"decoder_start_token_id": 0`` of its config.json, which scripts of translation look at."""
+    found = dict(configs.by_name("google-t5/t5-small") or {})
+    assert configs._classed(found)["decoder_start_token_id"] == 0
 
 
 @pytest.mark.parametrize(
@@ -148,7 +156,7 @@ HEADS = {
 VISION = {
     "resnet18": 11_689_512, "resnet50": 25_557_032, "resnext50_32x4d": 25_028_904,
     "wide_resnet50_2": 68_883_240, "vgg16": 138_357_544, "alexnet": 61_100_840,
-    "mobilenet_v2": 3_504_872, "vit_b_16": 86_567_656,
+    "AlexNet": 61_100_840, "mobilenet_v2": 3_504_872, "vit_b_16": 86_567_656,
 }  # fmt: skip
 """Parameters, as torchvision's page of weights says."""
 

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from raysim.hardware import catalog  # noqa: E402
 from raysim.perf.host import REFERENCE_SINGLE_THREAD  # noqa: E402
+from raysim.rayapi.shapes import own_work  # noqa: E402
 from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
 
 SAMPLES = 2048
@@ -49,6 +50,18 @@ def test_lists_of_numbers_are_read_one_by_one() -> None:
     read_s = SAMPLES * 64 * 0.1e-6 * 1.3
     speed = catalog.node("dgx-h100").cpu.single_thread / REFERENCE_SINGLE_THREAD
     assert step_s("listed", "asks") - step_s("asks") == pytest.approx(read_s / speed, rel=0.5)
+
+
+def test_sequences_cut_by_hand_take_the_host_and_are_priced_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """7 operators and views for each: 2 to 20 us there; looking at every one took 20 times that."""
+    priced = []
+    once = own_work.counting_in
+    monkeypatch.setattr(own_work, "counting_in", lambda *a: priced.append(a) or once(*a))
+    least_s = SAMPLES * here(2e-6)
+    assert step_s("asks") + least_s < step_s("cut", "asks") < step_s("asks") + 10 * least_s
+    assert len(priced) < SAMPLES
 
 
 def test_numbers_drawn_on_the_cpu_take_its_thread() -> None:

@@ -56,6 +56,63 @@ def test_a_model_branches_on_masks_labels_and_random_numbers(tmp_path: Path) -> 
     assert report.metrics["step_seconds"] > 0
 
 
+MASKED = """
+import numpy as np, torch
+from torch import nn
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inside, self.instead = nn.Linear(16, 16), nn.Parameter(torch.zeros(16))
+
+    def forward(self, x):
+        h = self.inside(x)
+        mask = np.arange(8 * 50).reshape(8, 50) % 5 == 0
+        h[torch.tensor(mask, device=h.device)] = self.instead
+        return h.mean()
+
+model = Masked().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(8, 50, 16, device="cuda")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_model_masks_places_that_numpy_has_drawn(tmp_path: Path) -> None:
+    """As wav2vec 2.0 does in training (SpecAugment); its backward picks those places."""
+    script = tmp_path / "masked.py"
+    script.write_text(MASKED)
+    _, report = launched("python", str(script))
+    assert report.ok
+
+
+ANSWERED = """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+config = GPT2Config(n_layer=1, n_head=2, n_embd=64, vocab_size=100, eos_token_id=0, bos_token_id=1)
+model = GPT2LMHeadModel(config).cuda()
+prompts = torch.tensor([[5, 6, 7], [8, 9, 10]]).cuda()
+ids = model.generate(prompts, max_new_tokens=4, do_sample=True, num_return_sequences=2)
+answers = ids[:, 3:]
+ends = torch.isin(answers, torch.tensor([0], device="cuda"))
+first = torch.full((len(ends),), ends.size(1), device="cuda")
+first[ends.any(dim=1)] = ends.int().argmax(dim=1)[ends.any(dim=1)]
+print(ids[:, :3].tolist(), first.tolist(), tuple(ids.shape))
+"""
+
+
+def test_answers_that_nobody_has_computed_are_as_long_as_they_may_be(tmp_path: Path) -> None:
+    """TRL's GRPO looks for their ends by a mask."""
+    script = tmp_path / "answered.py"
+    script.write_text(ANSWERED)
+    printed, _ = launched("python", str(script))
+    prompts = [[5, 6, 7], [5, 6, 7], [8, 9, 10], [8, 9, 10]]
+    assert printed[-1] == f"{prompts} {[4] * 4} (4, 7)"
+
+
 def test_ctc_has_the_shapes_of_a_real_run() -> None:
     def loss(device: str) -> tuple[torch.Size, torch.Size, list[torch.Size]]:
         kept: list[torch.Size] = []

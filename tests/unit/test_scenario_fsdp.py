@@ -12,6 +12,7 @@ from raysim.scenario.build import build_job
 from raysim.scenario.load import Scenario, from_mapping
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.fsdp import FsdpSettings
+from raysim.training.states.wrapping import wrapped_modules
 
 FILES = Path(__file__).parents[1] / "data" / "fsdp"
 MODEL = {
@@ -109,6 +110,25 @@ def test_a_resolved_scenario_with_accelerates_file_replays() -> None:
     again = from_mapping(read.resolved())
     assert isinstance(again, Scenario)
     assert build_job(again).plan.fsdp == build_job(read).plan.fsdp
+
+
+@pytest.mark.parametrize("family", ["Bert", "Roberta"])
+def test_all_that_transformers_does_not_split_is_wrapped_in_encoders(family: str) -> None:
+    """``BertPreTrainedModel._no_split_modules``, Accelerate's choice if none is said."""
+    found = from_mapping(
+        {
+            "cluster": {"node": "hgx-h100-8"},
+            "model": {"from": {"model_type": family.lower(), "num_hidden_layers": 2}},
+            "jobs": [{"train": {"fsdp": {"version": 2}, "micro_batch": 1, "seq_len": 64}}],
+        },
+        folder=FILES,
+    )
+    assert isinstance(found, Scenario)
+    settings = FsdpSettings(layer_classes=(f"{family}Embeddings", f"{family}Layer"))
+    base = family.lower()
+    assert wrapped_modules(build_job(found).plan.model, settings) == [
+        (f"{base}.embeddings",), (f"{base}.encoder.layer.0",), (f"{base}.encoder.layer.1",),
+    ]  # fmt: skip
 
 
 def test_settings_can_be_overridden_inside_accelerates_file() -> None:

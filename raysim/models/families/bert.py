@@ -6,7 +6,7 @@ class has one, and a masked-language-model head whose loss is over every positio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.models.activations import ACTIVATIONS
@@ -34,6 +34,7 @@ class Words:
 
     layer: str
     cls: str
+    embeddings: str
     attn: str
     qkv: tuple[str, str, str]
     out: str
@@ -45,13 +46,15 @@ class Words:
 
 
 BERT = Words(
-    layer="encoder.layer", cls="BertLayer", attn="attention.self", qkv=("query", "key", "value"),
+    layer="encoder.layer", cls="BertLayer", embeddings="BertEmbeddings",
+    attn="attention.self", qkv=("query", "key", "value"),
     out="attention.output.dense", out_norm="attention.output.LayerNorm",
     first="intermediate.dense", second="output.dense", second_norm="output.LayerNorm",
     act="intermediate.intermediate_act_fn",
 )  # fmt: skip
+ROBERTA = replace(BERT, cls="RobertaLayer", embeddings="RobertaEmbeddings")
 DISTILBERT = Words(
-    layer="transformer.layer", cls="TransformerBlock", attn="attention",
+    layer="transformer.layer", cls="TransformerBlock", embeddings="Embeddings", attn="attention",
     qkv=("q_lin", "k_lin", "v_lin"), out="attention.out_lin", out_norm="sa_layer_norm",
     first="ffn.lin1", second="ffn.lin2", second_norm="output_layer_norm", act="ffn.activation",
 )  # fmt: skip
@@ -112,7 +115,7 @@ def roberta(request: Request, r: Reader) -> Model:
     e = _read(r)
     padding = r.optional_integer("pad_token_id", default=1, least=0)
     limit = max(1, e.positions - (1 if padding is None else padding) - 1)
-    return _build(request, r, e, BERT, base="roberta", limit=limit, key="num_attention_heads")
+    return _build(request, r, e, ROBERTA, base="roberta", limit=limit, key="num_attention_heads")
 
 
 def distilbert(request: Request, r: Reader) -> Model:
@@ -148,7 +151,7 @@ def _build(
     name = prefix(request, base)
     output = float(tokens * e.hidden)
     body = _block(e, words, tokens, core)
-    layers = [_embedding(f"{name}embeddings", e, tokens)]
+    layers = [_embedding(f"{name}embeddings", e, words.embeddings, tokens)]
     layers += [
         block_layer(f"{name}{words.layer}.{i}", words.cls, body, output) for i in range(e.layers)
     ]
@@ -159,9 +162,9 @@ def _build(
     )  # fmt: skip
 
 
-def _embedding(name: str, e: Encoder, tokens: int) -> Layer:
+def _embedding(name: str, e: Encoder, cls: str, tokens: int) -> Layer:
     """Words, token types and positions (shared by the batch), norm, dropout."""
-    tape, cls = Tape(), "Embeddings"
+    tape = Tape()
     x = tape.embedding("word_embeddings", tokens, e.hidden, e.vocab, vocab_parallel=True)
     if e.types:
         t = tape.embedding("token_type_embeddings", tokens, e.hidden, e.types, ids="token_type_ids")

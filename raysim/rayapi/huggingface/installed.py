@@ -48,6 +48,7 @@ _CHANGES = {
     "transformers.configuration_utils": configs.install,
     "transformers.modeling_utils": pretrained.install,
     "transformers.generation.stopping_criteria": generation.install,
+    "transformers.generation.utils": generation.install_mixin,
     "transformers.models.auto.tokenization_auto": tokens.install_auto,
     "transformers.tokenization_utils_base": tokens.install,
     "transformers.utils.hub": configs.install_hub,

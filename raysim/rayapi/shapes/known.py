@@ -19,6 +19,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.tracing.operators import tensors
+from raysim.tracing.values import CONSTANT
 
 META = torch.device("meta")
 MOST_KNOWN = 2**22
@@ -33,6 +34,8 @@ _COUNTING = frozenset([
 """Whose values are known on the GPU too: counters, positions."""
 _DRAWN = frozenset(["randint", "randperm"])
 """Likewise: any draw will do, the same every time (labels and masks made on the GPU)."""
+_GIVEN = frozenset(["as_tensor", "asarray", "tensor"])
+"""Make a tensor of values that they are given."""
 _RANDOM = frozenset(["rand", "rand_like", "randn", "randn_like"])
 _COMPARES = frozenset(["__ge__", "__gt__", "__le__", "__lt__", "ge", "gt", "le", "lt"])
 """Of many random numbers with one: a mask, which is drawn then."""
@@ -59,6 +62,11 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_inexact(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def mixed(args: Any, kwargs: Any) -> bool:
+    """Whether some tensors have values and some have not."""
+    return len({t.is_meta for t in tensors((args, kwargs))}) > 1
 
 
 def with_values(tree: Any) -> Any:
@@ -156,6 +164,14 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
         )
     elif name in _RANDOM and out.is_meta:
         out.raysim_random = name  # type: ignore[attr-defined]
+    return out
+
+
+def kept_constant(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:
+    """Of a list or an array that a traced module has put on the GPU: a mask, positions."""
+    small = out.is_meta and not _is_inexact(out) and out.numel() <= MOST_FOLLOWED
+    if func.__name__ in _GIVEN and small and not any(t.is_meta for t in tensors(args)):
+        setattr(out, CONSTANT, func(*args, **{**kwargs, "device": "cpu"}))
     return out
 
 

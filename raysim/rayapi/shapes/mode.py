@@ -31,6 +31,7 @@ from raysim.rayapi.shapes.cpu_work import (
     unpriced,
 )
 from raysim.rayapi.shapes.held import held_among
+from raysim.rayapi.shapes.host_values import key_of_values
 from raysim.rayapi.shapes.known import (
     MASKED,
     META,
@@ -38,7 +39,9 @@ from raysim.rayapi.shapes.known import (
     counted,
     follow,
     is_in_place,
+    kept_constant,
     lets_pass,
+    mixed,
     of_values,
     places,
     some_known,
@@ -187,6 +190,9 @@ class ShapesMode(TorchFunctionMode):
             return self._attribute(func, args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
+        values = None if kwargs or self.tape is not None else key_of_values(func, args)
+        if values is not None:
+            return self.steps.own.on_values(values, func, args)
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
         on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
@@ -249,7 +255,7 @@ class ShapesMode(TorchFunctionMode):
             self._on_gpu(out)
         if self.counting is not None and args and isinstance(args[0], tuple | list):
             self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
-        return out if self.tracing else counted(func, args, placed, out)
+        return (kept_constant if self.tracing else counted)(func, args, placed, out)
 
     @property
     def _watches(self) -> bool:
@@ -323,7 +329,7 @@ class ShapesMode(TorchFunctionMode):
                     "a sparse tensor on a GPU",
                     "the same by indices (gathers and index_add_ over edges), or a dense tensor",
                 ) from None
-            if not _mixed(args, kwargs):
+            if not mixed(args, kwargs):
                 raise
             args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
             out = func(*args, **kwargs)
@@ -462,11 +468,6 @@ def _is_part(out: torch.Tensor, args: Any) -> bool:
     """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
     storage = key_of(out)
     return any(t.is_meta and key_of(t) == storage for t in tensors(args))
-
-
-def _mixed(args: Any, kwargs: Any) -> bool:
-    """Whether some tensors have values and some have not."""
-    return len({t.is_meta for t in tensors((args, kwargs))}) > 1
 
 
 def _is_device(value: Any) -> bool:

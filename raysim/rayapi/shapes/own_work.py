@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -105,6 +106,19 @@ class OwnWork:
             out, found = self._on_cpu(run) if on_cpu else _on_gpu(run)
             if key is not None:
                 self._known[key] = found
+        self._count.add(found)
+        return out
+
+    def on_values(self, key: Any, func: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """Run a function of values of the CPU (``shapes.host_values``)."""
+        if not self.counts:
+            return func(*args)
+        found = self._known.get(key)
+        if found is None:
+            out, self._known[key] = self._on_cpu(partial(func, *args))
+            found = self._known[key]
+        else:
+            out = func(*args)
         self._count.add(found)
         return out
 

@@ -57,13 +57,19 @@ _HEADS = (
 """Of a model's classes, the one that a checkpoint is of: the first that its type has."""
 
 
+_STARTS = frozenset(["t5", "mt5"])
+"""Whose checkpoints say what decoding begins with (the pad token), and whose class does not."""
+
+
 def _classed(found: Mapping[str, Any]) -> dict[str, Any]:
     """With ``architectures``, as trainers ask for it."""
     from transformers.models.auto import modeling_auto
 
     tables = (getattr(modeling_auto, f"MODEL_FOR_{head}_MAPPING_NAMES", {}) for head in _HEADS)
-    name = next((t[found["model_type"]] for t in tables if found["model_type"] in t), None)
-    return dict(found) if name is None else {"architectures": [name], **found}
+    kind = found["model_type"]
+    name = next((t[kind] for t in tables if kind in t), None)
+    starts = {"decoder_start_token_id": 0} if kind in _STARTS else {}
+    return {**starts, **found} if name is None else {"architectures": [name], **starts, **found}
 
 
 def _of_the_hub(real: Any, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:

@@ -219,9 +219,11 @@ def repeated(few: Any, rows: int) -> Any:
     """So many of them, by an index."""
     import numpy as np
 
-    if rows == len(few) or not len(few):
-        return few
-    return few.select(np.arange(min(rows, MOST_ROWS)) % len(few), keep_in_memory=True)
+    made = few
+    if rows != len(few) and len(few):
+        made = few.select(np.arange(min(rows, MOST_ROWS)) % len(few), keep_in_memory=True)
+    made.raysim_known = True  # passes may share batches (``shapes.alike``)
+    return made
 
 
 MOST_ROWS = 20_000_000

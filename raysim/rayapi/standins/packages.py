@@ -7,6 +7,7 @@ is itself. Whoever only asks whether one is installed gets the true answer, and 
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ PACKAGES = {
     "xformers": "memory_efficient_attention as torch's own fused attention",
 }
 """What stands for them."""
+_REQUIRE = frozenset(["transformers.utils.versions"])
+"""Libraries' modules that ask for a version in a script's name."""
 _KEPT = ("__getattr__", "__version__")
 SAID = "{} is not installed: {}"
 _OURS = "raysim.rayapi.standins.absent"
@@ -40,7 +43,8 @@ _WITHIN = {
     "apex.optimizers": "apex", "apex.parallel": "apex",
     "bitsandbytes.optim": "bitsandbytes", "datasets.utils": "datasets",
     "datasets.distributed": "datasets", "datasets.arrow_dataset": "datasets",
-    "datasets.utils.logging": "datasets", "flash_attn.bert_padding": "flash_attn",
+    "datasets.features": "features", "datasets.utils.logging": "datasets",
+    "flash_attn.bert_padding": "flash_attn",
     "flash_attn.flash_attn_interface": "flash_attn", "xformers.ops": "xformers",
     "torchvision.datasets": "torchvision_datasets", "torchvision.models": "torchvision_models",
     "torchvision.models.resnet": "torchvision_models",
@@ -56,13 +60,14 @@ _WITHIN = {
 def packages_of_scripts() -> Iterator[None]:
     """While a world is emulated."""
     finder = _Finder()
-    before, find = set(sys.modules), util.find_spec
+    before, find, version = set(sys.modules), util.find_spec, importlib.metadata.version
     sys.meta_path.append(finder)  # after all that find what is installed
     util.find_spec = partial(_installed, find)
+    importlib.metadata.version = partial(_version, version)
     try:
         yield
     finally:
-        util.find_spec = find
+        util.find_spec, importlib.metadata.version = find, version
         sys.meta_path.remove(finder)
         for name in set(sys.modules) - before:
             if isinstance(sys.modules[name], Absent):
@@ -78,6 +83,16 @@ def _installed(find: Any, name: str, package: str | None = None) -> ModuleSpec |
     if isinstance(sys.modules.get(name), Absent):
         return None
     found: ModuleSpec | None = find(name, package)
+    return found
+
+
+def _version(version: Any, name: str) -> str:
+    """``importlib.metadata.version``: a script may require one of what it has imported."""
+    stands, asks = sys.modules.get(name), sys._getframe(1)  # noqa: SLF001
+    by_script = asks.f_globals.get("__name__") in _REQUIRE or of_a_script(asks)
+    if by_script and isinstance(stands, Absent):
+        return str(vars(stands)["__version__"])
+    found: str = version(name)
     return found
 
 

@@ -7,6 +7,7 @@ from statistics import mean
 import pytest
 
 from raysim.rayapi.standins import hub, text
+from raysim.rayapi.standins.absent import datasets
 from raysim.rayapi.standins.absent.rows import Dataset
 from raysim.rayapi.standins.columns import bank_rows
 from raysim.rayapi.standins.published import Column, Table, pictures, tables
@@ -72,3 +73,17 @@ def test_columns_of_columns_are_flattened() -> None:
     assert rows.flatten().bank == {
         "id": ["a"], "answers.text": [["x"]], "answers.answer_start": [[0]],
     }  # fmt: skip
+
+
+def test_all_rows_at_once_are_given_to_a_function_that_asks_so() -> None:
+    data = datasets.Dataset.from_dict({"text": ["a", "bb", "ccc"]})
+    for whole in (-1, None):
+        made = data.map(
+            lambda rows: {"n": [len(rows["text"])]},
+            batched=True, batch_size=whole, remove_columns=["text"],
+        )  # fmt: skip
+        assert made["n"] == [3]
+
+
+def test_types_of_columns_are_found_where_scripts_look_for_them() -> None:
+    assert datasets.features.Audio is datasets.Audio

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from raysim.rayapi.standins import hub
+from raysim.rayapi.standins.absent import features  # noqa: F401  (a script's datasets.features)
 from raysim.rayapi.standins.absent.features import (
     Array2D,
     Array3D,

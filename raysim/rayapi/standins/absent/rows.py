@@ -41,6 +41,7 @@ class Dataset:
         self, bank: Batch, index: Any = None, features: Any = None, split: str | None = None
     ) -> None:
         self.bank = bank
+        self.raysim_known = True  # passes and ranks may share batches (``shapes.alike``)
         held = len(next(iter(bank.values()), ()))
         self.index = np.arange(held) if index is None else index
         self.features = features or Features({name: Value() for name in bank})
@@ -174,7 +175,9 @@ class Dataset:
         held = len(next(iter(self.bank.values()), ()))
         few = Dataset(self.bank, None, self.features)
         self._shown_as(few)
-        each = (batch_size or held) if batched else 1
+        if batch_size is None or batch_size <= 0:
+            batch_size = held
+        each = batch_size if batched else 1
         made: list[tuple[Batch, Any]] = []
         for begin in range(0, held, each):
             rows = few[begin : begin + each]

@@ -165,23 +165,29 @@ vgg11, vgg13, vgg16, vgg19 = (_vgg(n, norm=False) for n in _VGG)
 vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn = (_vgg(n, norm=True) for n in _VGG)
 
 
+class AlexNet(_Pooled):
+    """``torchvision.models.AlexNet``."""
+
+    def __init__(self, num_classes: int = 1000, dropout: float = 0.5) -> None:
+        relu, pool = partial(nn.ReLU, inplace=True), partial(nn.MaxPool2d, 3, 2)
+        features = nn.Sequential(
+            nn.Conv2d(3, 64, 11, 4, 2), relu(), pool(), nn.Conv2d(64, 192, 5, padding=2), relu(),
+            pool(), nn.Conv2d(192, 384, 3, padding=1), relu(), nn.Conv2d(384, 256, 3, padding=1),
+            relu(), nn.Conv2d(256, 256, 3, padding=1), relu(), pool(),
+        )  # fmt: skip
+        classifier = nn.Sequential(
+            nn.Dropout(dropout), nn.Linear(256 * 36, 4096), relu(), nn.Dropout(dropout),
+            nn.Linear(4096, 4096), relu(), nn.Linear(4096, num_classes),
+        )  # fmt: skip
+        super().__init__(features, 6, classifier)
+
+
 def alexnet(
-    *, weights: Any = None, progress: bool = True, pretrained: Any = None, num_classes: int = 1000,
-    dropout: float = 0.5,
-) -> nn.Module:  # fmt: skip
+    *, weights: Any = None, progress: bool = True, pretrained: Any = None, **more: Any
+) -> nn.Module:
     """``torchvision.models.alexnet``."""
     del weights, progress, pretrained
-    relu, pool = partial(nn.ReLU, inplace=True), partial(nn.MaxPool2d, 3, 2)
-    features = nn.Sequential(
-        nn.Conv2d(3, 64, 11, 4, 2), relu(), pool(), nn.Conv2d(64, 192, 5, padding=2), relu(),
-        pool(), nn.Conv2d(192, 384, 3, padding=1), relu(), nn.Conv2d(384, 256, 3, padding=1),
-        relu(), nn.Conv2d(256, 256, 3, padding=1), relu(), pool(),
-    )  # fmt: skip
-    classifier = nn.Sequential(
-        nn.Dropout(dropout), nn.Linear(256 * 36, 4096), relu(), nn.Dropout(dropout),
-        nn.Linear(4096, 4096), relu(), nn.Linear(4096, num_classes),
-    )  # fmt: skip
-    return _Pooled(features, 6, classifier)
+    return AlexNet(**more)
 
 
 def _convolved(given: int, out: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
