@@ -241,6 +241,8 @@ class Operator:
     many as the first tensor that it saves."""
     waiting: tuple[Saved, ...] = ()
     """Gradients of others that wait, while its backward runs, for more to be added to them."""
+    overwritten: bool = False
+    """Of a compiled product that keeps its result: its gradient is written over that."""
     summed: bool = False
     """Its output's gradient is a sum of two, which are there beside it."""
     split: Split = "none"

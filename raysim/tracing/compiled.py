@@ -11,7 +11,7 @@ Not modelled: buffers that inductor pads, workspaces of products that it tunes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
@@ -46,6 +46,8 @@ class _Buffer:
     """The operator in the compiled region that it is listed with."""
     size_bytes: int
     dtype: torch.dtype
+    reused: bool
+    """Its gradient is written over it."""
 
 
 def stand_ins(visits: Sequence[Visit]) -> dict[int, int]:
@@ -73,11 +75,19 @@ def _body(visit: Visit) -> object:
 
 
 def rewrite(
-    halves: Halves, visits: Sequence[Visit], instead: Mapping[int, int], listener: Listener
+    halves: Halves,
+    visits: Sequence[Visit],
+    instead: Mapping[int, int],
+    listener: Listener,
+    returned: Set[int],
 ) -> None:
-    """Tell the operators in compiled regions what they keep and move."""
+    """Tell the operators in compiled regions what they keep and move.
+
+    ``returned`` are storages of what the module returns.
+    """
     calls = [list(v.calls) for v in visits]
-    graphs, inside = _Graphs(halves, calls), [c for own in calls for c in own if c.compiled]
+    graphs = _Graphs(halves, calls, returned)
+    inside = [c for own in calls for c in own if c.compiled]
     for call in inside:
         _forget(call)
     made = Counter[int]()
@@ -110,7 +120,7 @@ def rewrite(
 class _Graphs:
     """What the two graphs say, by the visit that it is of."""
 
-    def __init__(self, halves: Halves, calls: Sequence[Sequence[Call]]) -> None:
+    def __init__(self, halves: Halves, calls: Sequence[Sequence[Call]], returned: Set[int]) -> None:
         self._calls = calls
         self._aligned = {
             visit: _alignment([c.name for c in calls[visit]], names)
@@ -129,12 +139,14 @@ class _Graphs:
             place = self._places.get(node)
             if place is not None and self._is_compiled(place) and node.args[3] is not None:
                 self.masked[place.visit].append(place.call)
-        self._find_buffers(halves, own)
         for kernel in kernels_of(halves.forward, own):
             self._file(self.forward, kernel)
         saved = {n.name: n in own for n in halves.forward.nodes}
         backward = kernels_of(halves.backward, growing(halves.backward, saved))
-        reuse_kept(halves.backward, backward)
+        mine = {n.name for n, place in self._places.items() if not returned.isdisjoint(
+            self._calls[place.visit][place.call].results
+        )}  # fmt: skip
+        self._find_buffers(halves, own, reuse_kept(halves.backward, backward, mine))
         for kernel in backward:
             self._file(self.backward, kernel)
 
@@ -154,7 +166,7 @@ class _Graphs:
     def _is_compiled(self, place: Place | None) -> bool:
         return place is not None and self._calls[place.visit][place.call].compiled
 
-    def _find_buffers(self, halves: Halves, grown: set[fx.Node]) -> None:
+    def _find_buffers(self, halves: Halves, grown: set[fx.Node], reused: Set[str]) -> None:
         listed = next(iter(halves.forward.find_nodes(op="output"))).args[0]
         assert isinstance(listed, tuple | list), "a graph returns a tuple"
         seen: set[fx.Node] = set()
@@ -171,8 +183,11 @@ class _Graphs:
             if holder is not None and value is not None:
                 size = max(size_bytes(buffer), size_bytes(node))
                 self.buffers[holder.visit].append(
-                    _Buffer(maker=maker, holder=holder, size_bytes=size, dtype=value.dtype)
-                )
+                    _Buffer(
+                        maker=maker, holder=holder, size_bytes=size, dtype=value.dtype,
+                        reused=node.name in reused,
+                    )
+                )  # fmt: skip
 
     def _first_reader(self, buffer: fx.Node) -> Place | None:
         """The first operator in a compiled region that reads what was made outside."""
@@ -221,6 +236,7 @@ def _keep(
     if buffer.maker is not None:
         maker = calls[buffer.maker.visit + shift][buffer.maker.call]
         key = next(iter(maker.results), 0) if maker.made == buffer.size_bytes else 0
+        maker.overwritten = bool(key) and buffer.reused
     if not key or any(k.key == key for k in holder.keeps):
         key = -1 - len(produced)
     produced.setdefault(key, maker or holder)

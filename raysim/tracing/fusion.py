@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,10 +140,11 @@ def kernels_of(graph: fx.Graph, grown: set[fx.Node]) -> list[Kernel]:
     return list(_Fusion(grown).run(graph))
 
 
-def reuse_kept(backward: fx.Graph, kernels: Sequence[Kernel]) -> None:
-    """What kernels make lies in what forward kept, where that is as large and read no more.
+def reuse_kept(backward: fx.Graph, kernels: Sequence[Kernel], returned: Set[str]) -> set[str]:
+    """Names of what forward kept that kernels write what they make over, as large and read no more.
 
-    AOTAutograd donates such buffers to inductor (``donated_buffer``), which writes in place.
+    AOTAutograd donates such buffers to inductor (``donated_buffer``) but those ``returned``, which
+    the caller has.
     """
     apart = {
         buffer_of(n) for node in backward.nodes
@@ -151,12 +152,13 @@ def reuse_kept(backward: fx.Graph, kernels: Sequence[Kernel]) -> None:
         for n in node.all_input_nodes
     }  # fmt: skip
     last = {b: k for k in kernels for b in k.read if b.op == "placeholder" and b not in apart}
+    found = set()
     for buffer, kernel in last.items():
-        if (
-            not buffer.name.startswith(("tangents", "primals"))
-            and size_bytes(buffer) in kernel.made
-        ):
+        given = buffer.name.startswith(("tangents", "primals")) or buffer.name in returned
+        if not given and size_bytes(buffer) in kernel.made:
             kernel.made.remove(size_bytes(buffer))
+            found.add(buffer.name)
+    return found
 
 
 class _Fusion:

@@ -273,6 +273,7 @@ class _Writer:
             read_after=after,
             gradient=self._gradient(calls),
             waiting=() if is_loss else self._waiting(calls),
+            overwritten=any(c.overwritten for c in calls),
             summed=any(c.summed for c in calls),
             collectives=tuple(c for call in calls for c in call.collectives),
             gradients=_gradients(head),

@@ -125,7 +125,7 @@ def trace(
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _refuse_spread(model)
-            _compile(module, given, loss, listener, dtype, autocast)
+            _compile(module, given, loss, listener, dtype, autocast, outputs)
     _tell(script, walk, given, listener)
     return assemble(
         walk, listener, outputs, name=name or type(module).__name__,
@@ -175,6 +175,7 @@ def _compile(
     listener: Listener,
     dtype: torch.dtype | None,
     autocast: torch.dtype | None,
+    outputs: Sequence[torch.Tensor],
 ) -> None:
     """Have the regions of ``torch.compile`` keep and move what they do once compiled."""
     from raysim.tracing import compiled, joint  # AOTAutograd takes long to import
@@ -200,7 +201,7 @@ def _compile(
         lambda inner: Walk(inner, _cuts(inner)[1], _compute_dtype(inner, ())),
         skipped=[(paths[i], paths[i - 1]) for i in sorted(instead)], autocast=autocast,
     )  # fmt: skip
-    compiled.rewrite(halves, visits, instead, listener)
+    compiled.rewrite(halves, visits, instead, listener, set(map(listener.key, outputs)))
     listener.has_compiled = True
 
 

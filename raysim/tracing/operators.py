@@ -142,6 +142,8 @@ class Call:
     waiting: dict[int, int] | None = None
     """Storages of gradients that wait while its backward runs, with their bytes; None: it has not
     run."""
+    overwritten: bool = False
+    """The gradient of its result is written over that, which it keeps."""
     summed: bool = False
     """Its output's gradient is a sum."""
     moved_backward: float = 0.0

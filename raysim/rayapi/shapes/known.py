@@ -190,7 +190,7 @@ def constant(func: Any, name: str, args: Any, kwargs: Any, out: Any) -> None:
 def _of_random(name: str, args: Any, out: torch.Tensor) -> None:
     """Any draw will do, the same every time."""
     kind = getattr(args[0], "raysim_random", None)
-    if kind is None or out.numel() > MOST_KNOWN:
+    if kind is None or out.numel() > MOST_FOLLOWED:
         return
     draw = getattr(torch, kind.removesuffix("_like"))
     numbers = draw(out.shape, generator=torch.Generator().manual_seed(0))

@@ -411,7 +411,7 @@ class Pricer:
                 continue
             if workspace or (o.conv and not self.costs.serial):
                 workspace = workspace_bytes(o, samples, width, backward=True)
-            out = 0.0 if in_place or _is_reused(o) else out
+            out = 0.0 if in_place or o.overwritten else out
             beneath = map(self._bytes, o.scratch_backward)
             backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
@@ -481,11 +481,6 @@ def _largest(calls: Sequence[Exchange], op: str, group: str = "") -> int:
 def _overwrites(o: Operator) -> bool:
     """A loss that keeps the logits themselves, and later their gradient in their place."""
     return o.kind == "loss" and bool(o.saves) and all(s.dtype == "compute" for s in o.saves)
-
-
-def _is_reused(o: Operator) -> bool:
-    """A product that keeps its result for compiled kernels, whose gradient they write over it."""
-    return o.kind == "gemm" and o.compiled is True and any(s.numel == o.output for s in o.saves)
 
 
 def _common_name(run: Sequence[Module]) -> str:
