@@ -143,10 +143,8 @@ class _Graphs:
             self._file(self.forward, kernel)
         saved = {n.name: n in own for n in halves.forward.nodes}
         backward = kernels_of(halves.backward, growing(halves.backward, saved))
-        mine = {n.name for n, place in self._places.items() if not returned.isdisjoint(
-            self._calls[place.visit][place.call].results
-        )}  # fmt: skip
-        self._find_buffers(halves, own, reuse_kept(halves.backward, backward, mine))
+        theirs = {n.name for n in _kept(halves) if self._makes(buffer_of(n), returned)}
+        self._find_buffers(halves, own, reuse_kept(halves.backward, backward, theirs))
         for kernel in backward:
             self._file(self.backward, kernel)
 
@@ -163,15 +161,19 @@ class _Graphs:
                 if near:
                     self._places[node] = self._places[max(near, key=lambda n: order[n])]
 
+    def _makes(self, node: fx.Node, storages: Set[int]) -> bool:
+        place = self._places.get(node)
+        return place is not None and not storages.isdisjoint(
+            self._calls[place.visit][place.call].results
+        )
+
     def _is_compiled(self, place: Place | None) -> bool:
         return place is not None and self._calls[place.visit][place.call].compiled
 
     def _find_buffers(self, halves: Halves, grown: set[fx.Node], reused: Set[str]) -> None:
-        listed = next(iter(halves.forward.find_nodes(op="output"))).args[0]
-        assert isinstance(listed, tuple | list), "a graph returns a tuple"
         seen: set[fx.Node] = set()
-        for node in listed[halves.outputs :]:
-            if not isinstance(node, fx.Node) or node not in grown or tensor_of(node) is None:
+        for node in _kept(halves):
+            if node not in grown or tensor_of(node) is None:
                 continue
             buffer = buffer_of(node)
             if buffer in seen:
@@ -204,6 +206,13 @@ class _Graphs:
         places = [p for n in kernel.nodes if (p := self._places.get(n)) and self._is_compiled(p)]
         if places:
             where[max(places).visit].append((max(places), kernel))
+
+
+def _kept(halves: Halves) -> list[fx.Node]:
+    """What forward hands to backward."""
+    listed = next(iter(halves.forward.find_nodes(op="output"))).args[0]
+    assert isinstance(listed, tuple | list), "a graph returns a tuple"
+    return [node for node in listed[halves.outputs :] if isinstance(node, fx.Node)]
 
 
 def _alignment(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
