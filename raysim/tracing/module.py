@@ -393,8 +393,6 @@ _WHY = (
 _HINTS = {
     "SparseTensorImpl": "sparse gradients are not supported; an embedding's sparse=False makes "
     "dense ones",
-    "appears to not have been used in the graph": "gradients of inputs are supported where a "
-    "module is called with those inputs themselves, without functions between",
 }
 """By what torch says."""
 

@@ -299,3 +299,43 @@ def test_masks_of_random_numbers_are_drawn_and_others_let_everything_pass() -> N
     drawn, passed = fit_value(loop)
     assert 200 < drawn < 300
     assert passed == 1000
+
+
+def physics(count: int, width: int, device: str, *, order: int) -> Any:
+    """A network of x and t, and a function that makes its loss of derivatives so often taken."""
+    net = nn.Sequential(
+        nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1)
+    ).to(device)
+
+    def loss() -> Any:
+        x, t = (torch.rand(count, 1, device=device).requires_grad_() for _ in range(2))
+        u = net(torch.cat([x, t], dim=1))
+        for _ in range(order):
+            u = torch.autograd.grad(u, x, torch.ones_like(u), create_graph=True)[0]
+        return (u**2).mean()
+
+    return net, loss
+
+
+def test_derivatives_of_inputs_are_part_of_a_physics_informed_step() -> None:
+    """As much longer as real torch counts operations more."""
+
+    def loop(config: dict[str, Any]) -> None:
+        net, loss = physics(100_000, 2048, "cuda", order=config["order"])
+        optimizer = torch.optim.SGD(net.parameters())
+        for _ in range(4):
+            loss().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def flops(order: int) -> int:
+        _, loss = physics(16, 2048, "cpu", order=order)
+        with FlopCounterMode(display=False) as counter:
+            loss().backward()
+        return int(counter.get_total_flops())
+
+    def step_s(order: int) -> float:
+        return float(fit(loop, workers=1, order=order)[1].metrics["step_seconds"])
+
+    for order in (1, 2):
+        assert step_s(order) / step_s(0) == pytest.approx(flops(order) / flops(0), rel=0.25)

@@ -115,14 +115,15 @@ class _Link(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, like: Sequence[torch.Tensor], *given: torch.Tensor) -> Any:
         """Tensors like those of before."""
-        ctx.given = [(t.shape, t.dtype) for t in given]
+        ctx.given = given  # not saved: what is changed in place later may be
         return tuple(torch.empty(t.shape, dtype=t.dtype, device=META) for t in like)
 
     @staticmethod
-    def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        """Gradients of everything given."""
-        made = (torch.empty(shape, dtype=kind, device=META) for shape, kind in ctx.given)
-        return None, *made
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Gradients of everything given, of which others may be asked for."""
+        if torch.is_grad_enabled():
+            return None, *_Link.apply(ctx.given, *ctx.given, *grads)  # type: ignore[no-untyped-call]
+        return None, *(torch.empty(t.shape, dtype=t.dtype, device=META) for t in ctx.given)
 
 
 def linked(outputs: Any, given: Sequence[torch.Tensor]) -> Any:

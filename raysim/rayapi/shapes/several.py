@@ -17,7 +17,7 @@ kernels more), activations that a forward keeps for another phase.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.beside import sharded
 from raysim.rayapi.shapes.engines import Resting, around
+from raysim.rayapi.shapes.input_gradients import Entry, graph, of_given, part
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import describe, wrapping_in
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 _OLDEST = 16
 """Steps after which a forward that no backward has come to is forgotten."""
-Entry = tuple[Any, Any, Any, Any, bool]
-"""A function or a call of a module, its arguments, its result, whether it is compiled."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -96,7 +95,7 @@ class _Answer:
     @classmethod
     def of(cls, call: Call) -> _Answer:
         """Of a call that was run."""
-        nodes = {n for t in tensors(call.outputs) for n in _graph(t)}
+        nodes = {n for t in tensors(call.outputs) for n in graph(t)}
         return cls(
             outputs=again(call.outputs), recomputes=call.recomputes, half=call.half,
             trained=next((p for p in call.module.parameters() if p.requires_grad), None),
@@ -287,6 +286,11 @@ class Several:
         own = {key_of(p) for p in module.parameters()}
         return own.isdisjoint(key_of(p) for p in last.parameters())
 
+    def asked(self, tape: Tape | None) -> bool:
+        """Whether a loss is made of gradients that the script has asked for itself."""
+        calls = () if tape is None else tape._calls  # noqa: SLF001  (as its like's)
+        return any(call[0] is torch.autograd.grad for call in calls)
+
     # ---- backward --------------------------------------------------------------------------------
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -313,15 +317,15 @@ class Several:
 
     def _used(self, loss: torch.Tensor) -> list[Call]:
         """Calls in the loss's graph, and in those that ``autograd.grad`` has gone through."""
-        nodes, used = set(_graph(loss)), list[Call]()
+        nodes, used = set(graph(loss)), list[Call]()
         while True:
+            for func, args, *_ in self._tape.leading_to(loss, used):
+                if func is torch.autograd.grad:
+                    nodes.update(*map(graph, tensors(args[0])))
             found = [c for c in self._calls if not c.starts.isdisjoint(nodes)]
             if len(found) == len(used):
                 return found
             used = found
-            for func, args, *_ in self._tape.leading_to(loss, used):
-                if func is torch.autograd.grad:
-                    nodes.update(*map(_graph, tensors(args[0])))
 
     def _forget(self) -> None:
         if not self._calls:
@@ -341,7 +345,8 @@ class Several:
     ) -> tuple[Any, Any]:
         """Its role, which all ranks share, and the phase as a module of this one."""
         steps = self._steps
-        inputs = _inputs(entries)
+        given = [t for c in used for t in tensors(c.given) if t.requires_grad and not t.is_leaf]
+        entries, inputs = of_given(entries, given), _inputs(entries)
         modules = list({id(c.module): c.module for c in used}.values())
         kinds = list(dict.fromkeys(type(describe(m).module).__name__ for m in modules))
         title = "_and_".join(kinds)
@@ -353,7 +358,10 @@ class Several:
         half = next((c.half for c in used if c.half), None)
         place = tuple((c.key, *c.kind()[2:], modules.index(c.module)) for c in used)
         key = title, place, names, half, True, "several"
-        example = [t if t.is_leaf else t.detach() for t in inputs]
+        asked = {id(t) for func, args, *_ in entries if func is part for t in args[-1]}
+        example = [
+            t if t.is_leaf else t.detach().requires_grad_(id(t) in asked) for t in inputs
+        ]  # fmt: skip
         if key not in steps.shared.roles:
             role = Role(
                 outputs=None, recomputes=any(c.recomputes for c in used), half=half,
@@ -469,18 +477,6 @@ def _keeps_gradients(module: Any) -> bool:
 def _is_source(args: Any, kwargs: Any) -> bool:
     """Whether a function makes tensors of none."""
     return next(tensors((args, kwargs)), None) is None
-
-
-def _graph(loss: torch.Tensor) -> Iterator[Any]:
-    """Autograd's nodes that a backward of the loss comes to."""
-    todo, seen = [loss.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        todo += [following for following, _ in node.next_functions]
 
 
 def _inputs(entries: list[Entry]) -> list[torch.Tensor]:

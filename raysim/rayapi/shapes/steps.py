@@ -225,6 +225,8 @@ class Steps:
 
     def backward(self, loss: torch.Tensor, *, gradients: bool = True) -> None:
         """``loss.backward()``: no gradients, but what they take."""
+        if self._key is not None and not self.several.on and self.several.asked(self.mode.tape):
+            self.begin_several(self._module)
         if self.several.on:
             self.several.backward(loss)
             self.optimizers.has_gradients = gradients
