@@ -136,7 +136,8 @@ class CpuRankModel(ComputeModel):
     ) -> float:
         """torch's loop moves what ``foreach`` does, tensor by tensor.
 
-        Between its passes a tensor stays in the core's cache, or is larger and streams.
+        Between its passes a tensor stays in the core's cache, or is larger and streams. What Muon
+        orthogonalizes is not priced here.
         """
         if numel <= 0:
             return 0.0

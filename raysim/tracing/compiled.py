@@ -90,7 +90,7 @@ def rewrite(
     inside = [c for own in calls for c in own if c.compiled]
     for call in inside:
         _forget(call)
-    made = Counter[int]()
+    written = Counter[int]()
     for visit, own in enumerate(calls):
         source = instead.get(visit, visit)
         for buffer in graphs.buffers[source]:
@@ -100,7 +100,7 @@ def rewrite(
             call.kernels += kernel.launches
             call.moved += kernel.moved_bytes / listener.width
             call.indexed += kernel.indexed
-            made[id(call)] = max(made[id(call)], *kernel.written, 0)
+            written[id(call)] = max(written[id(call)], *kernel.written, 0)
         for place, kernel in graphs.backward[source]:
             call = _carrier(own, place.call)
             call.kernels_backward += kernel.launches
@@ -114,7 +114,7 @@ def rewrite(
     for call in inside:
         if call.kind in FUSED:  # what is read elsewhere is kept, the rest was never there
             call.results = {}
-            call.output = min(call.output, made[id(call)] / listener.width)
+            call.output = min(call.output, written[id(call)] / listener.width)
 
 
 class _Graphs:

@@ -27,6 +27,7 @@ from raysim.tracing import peers
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
+    from raysim.hardware.topology import Topology
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
@@ -85,6 +86,11 @@ def _takes(steps: Steps, operation: Operation, size_bytes: float, group: Any) ->
         steps.worker.sleep_ns(to_ns(seconds))
 
 
+def shape_among(topology: Topology, places: Sequence[Any]) -> GroupShape:
+    """Of ranks at these nodes and GPUs."""
+    return GroupShape.on(topology.specs[places[0][0]], **topology.spread(places)._asdict())
+
+
 def _shape(steps: Steps, ranks: tuple[int, ...]) -> GroupShape:
     """Of the GPUs of these ranks, or of all; they tell each other once."""
     worker = steps.worker
@@ -94,8 +100,7 @@ def _shape(steps: Steps, ranks: tuple[int, ...]) -> GroupShape:
     if key not in known:
         places = worker.exchange((context.process.me.node_id, context.local_rank), ranks)
         topology = context.gang.env.topology
-        spread = topology.spread(places)
-        known[key] = GroupShape.on(topology.specs[places[0][0]], **spread._asdict())
+        known[key] = shape_among(topology, places)
     found: GroupShape = known[key]
     return found
 

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from raysim.perf.collectives import GroupShape, collective
+from raysim.perf.collectives import collective
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.clock import fiber_ns
 from raysim.rayapi.shapes import mesh, spread
+from raysim.rayapi.shapes.collectives import shape_among
 from raysim.rayapi.shapes.cuda import refuse
 from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.tracing import peers
@@ -157,8 +158,7 @@ def _post(steps: Steps, peer: int, tensor: torch.Tensor, *, sends: bool) -> End:
     waiting = steps.shared.messages.setdefault(key, [])
     if waiting and waiting[0].sends is not sends:
         other = waiting.pop(0)
-        topology, both = context.gang.env.topology, [places[me], places[peer]]
-        shape = GroupShape.on(topology.specs[both[0][0]], **topology.spread(both)._asdict())
+        shape = shape_among(context.gang.env.topology, [places[me], places[peer]])
         end.meet(other, collective("send_recv", tensor.nbytes, shape).seconds)
     else:
         waiting.append(end)

@@ -317,15 +317,18 @@ class Several:
 
     def _used(self, loss: torch.Tensor) -> list[Call]:
         """Calls in the loss's graph, and in those that ``autograd.grad`` has gone through."""
-        nodes, used = set(graph(loss)), list[Call]()
-        while True:
-            for func, args, *_ in self._tape.leading_to(loss, used):
+        nodes = set(graph(loss))
+        found, used = self._led_by(nodes), None
+        asked = self.asked(self._tape)
+        while asked and found != used:
+            for func, args, *_ in self._tape.leading_to(loss, found):
                 if func is torch.autograd.grad:
                     nodes.update(*map(graph, tensors(args[0])))
-            found = [c for c in self._calls if not c.starts.isdisjoint(nodes)]
-            if len(found) == len(used):
-                return found
-            used = found
+            found, used = self._led_by(nodes), found
+        return found
+
+    def _led_by(self, nodes: set[Any]) -> list[Call]:
+        return [c for c in self._calls if not c.starts.isdisjoint(nodes)]
 
     def _forget(self) -> None:
         if not self._calls:

@@ -327,7 +327,7 @@ class EngineContext:
         """
         b, o = self.builder, self.plan.optimizer
         o = o if fused is None else replace(o, fused=fused)
-        share = numel / max(1, self.plan.model.num_trainable)
+        share, muon = numel / max(1, self.plan.model.num_trainable), self.on_muon
         seconds = self.costs.optimizer_s(
             o.type,
             numel,
@@ -337,13 +337,13 @@ class EngineContext:
             foreach=o.foreach,
             element_bytes=element_bytes,
             sizes=sizes,
-            on_muon={shape: n * share for shape, n in self.on_muon.items()},
+            on_muon={shape: n * share for shape, n in muon.items()},
         )
         tensors = max(1, len(sizes))
         whole = len(sizes) == self.tensors
         host_s = self.costs.optimizer_host_s(
             o.type, tensors, fused=o.fused, momentum=o.momentum, foreach=o.foreach,
-            matrices=round(self.on_muon.total() * share) or (self.matrices if whole else 0),
+            matrices=round(muon.total() * share) or (self.matrices if whole else 0),
         )  # fmt: skip
         parts = step_temporaries(o, [s * element_bytes for s in sizes or (numel,)])
         b.make_states()

@@ -8,7 +8,6 @@ matrices. ZeRO-1/2 have whole gradients after their all-reduce and gather nothin
 
 from __future__ import annotations
 
-from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
 from raysim.training.program import Call
 from raysim.training.states.optimizer import on_muon
@@ -17,8 +16,7 @@ from raysim.training.states.zero import pack, shard_numel
 
 def gather_matrices(c: EngineContext) -> None:
     """All-gathers of one optimizer step on slices; nothing for other optimizers."""
-    o = c.plan.optimizer
-    if optimizer_key(o.type, momentum=o.momentum) != "muon" or c.ranks == 1:
+    if not c.on_muon or c.ranks == 1:
         return
     by_name = dict(c.plan.model.parameters())
     matrices = [g for g in c.built if on_muon(g.name, by_name[g.name])]
