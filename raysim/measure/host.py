@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -85,6 +86,8 @@ def points(*, quick: bool) -> Iterator[Point]:
             for index, quantity in enumerate(("forward", "backward")):
                 work = _layer(family, attention, index)
                 yield _point(quantity, f"{family}/{attention}", work, of)
+        subject = f"{family}/sdpa, use_reentrant=False"
+        yield _point("checkpoint", subject, _hooked(family), count_layer(family, "sdpa"))
     yield _point("checkpoint", "torch.utils.checkpoint", _checkpoint)
     yield _point("collective", "all_reduce", _collective)
 
@@ -252,6 +255,30 @@ def _checkpoint(allowed_s: float) -> Sequence[float]:
         return (checkpointed[1] - sum(kept)) / len(blocks)
 
     return repeat(sample, allowed_s, inner_most=1)
+
+
+def _hooked(family: str) -> Callable[[float], Sequence[float]]:
+    """What a non-reentrant checkpoint of one layer adds to a second forward: hooks, above all."""
+
+    def layer_s(models: Sequence[Any]) -> Seconds:
+        deep, shallow = (_pass_s(model) for model in models)
+        forward, backward = ((d - s) / (DEEP - SHALLOW) for d, s in zip(deep, shallow, strict=True))
+        return forward, backward
+
+    def sample(_: int) -> float:
+        kept = [_model(family, "sdpa", n) for n in (DEEP, SHALLOW)]
+        forward, backward = layer_s(kept)
+        again = layer_s([_checkpointed(family, n) for n in (DEEP, SHALLOW)])
+        return sum(again) - 2 * forward - backward
+
+    return lambda allowed_s: repeat(sample, allowed_s, inner_most=1)
+
+
+@cache
+def _checkpointed(family: str, layers: int) -> Any:
+    model = deepcopy(_model(family, "sdpa", layers))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
 
 
 def _block(torch: Any) -> Any:

@@ -13,7 +13,7 @@ Not modelled: L2 residency between operators, the compiler's own time, its choic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from raysim.errors import CalibrationError
@@ -355,3 +355,8 @@ class ComputeModel(Kernels):
         kernels = self.launches(op, backward=backward)
         price = self.passes.backward_s if backward else self.passes.forward_s
         return price(op.dispatched, kernels)
+
+    def hooks_s(self, operators: Iterable[Operator]) -> float:
+        """Seconds the host takes to hand what their nodes save to Python's hooks, once."""
+        nodes = sum(op.dispatched for op in operators if op.gradients != "none")
+        return nodes * self.passes.saved_s

@@ -178,6 +178,7 @@ class TrainingConstants:
     clip_tensor_s: float = host.CLIP_TENSOR_S
     collective_s: float = host.COLLECTIVE_S
     checkpoint_s: float = host.CHECKPOINT_S
+    saved_s: float = host.SAVED_S
     hook_s: float = host.HOOK_S
     slice_s: float = host.SLICE_S
     instruction_s: float = host.INSTRUCTION_S

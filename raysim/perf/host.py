@@ -34,6 +34,7 @@ BACKWARD_S = 90e-6
 CLIP_S, CLIP_TENSOR_S = 70e-6, 2e-6
 COLLECTIVE_S = 30e-6
 CHECKPOINT_S = 150e-6
+SAVED_S = 3e-6
 HOOK_S = 190e-6
 HOOK_BACKWARD = 0.53
 FETCH_SHARE = 0.29
@@ -119,6 +120,13 @@ PROVENANCE = {
         "recomputing, 300-600 us on the 2-core Xeon of host_dispatch.csv, over 3.45; generators "
         "of the GPU not included",
     ),
+    "saved_s": Provenance(
+        basis="measured",
+        source="what a non-reentrant torch.utils.checkpoint adds to running layers twice, less "
+        "checkpoint_s: 1.7 to 2.1 times their backward in three passes, a third of it in forward "
+        "(Llama, Qwen3, BERT, GPT-2, OPT on tiny tensors; torch 2.13, transformers 5.24, Python "
+        "3.11, AMD EPYC; host_dispatch.csv, 2026-11-28)",
+    ),
     "hook_s": Provenance(
         basis="measured",
         source="what DeepSpeed 0.19.8 adds to steps of GPT-2 and Llama, tiny tensors, from 6 to "
@@ -191,6 +199,9 @@ class HostCosts:
     """One call of ``torch.distributed``, until it is enqueued."""
     checkpoint_s: float = CHECKPOINT_S
     """One activation checkpoint, beyond its recomputation."""
+    saved_s: float = SAVED_S
+    """What an autograd node saves goes through a non-reentrant checkpoint's hooks once: packed in
+    forward, packed again as it is recomputed, unpacked in backward."""
     hook_s: float = HOOK_S
     """ZeRO-3's hooks around one module's forward. What else DeepSpeed's Python does per module
     or parameter keeps its measured share of it."""
@@ -233,12 +244,12 @@ class HostCosts:
 
     def captured(self) -> HostCosts:
         """Of layers replayed from CUDA graphs: nothing is dispatched, no module is called."""
-        layers = ("operator_s", "module_s", "node_s", "launch_s", "checkpoint_s")
+        layers = ("operator_s", "module_s", "node_s", "launch_s", "checkpoint_s", "saved_s")
         return replace(self, **dict.fromkeys(layers, 0.0))
 
     def compiled(self) -> HostCosts:
         """Of layers that ``torch.compile`` made one call of: only kernels are launched."""
-        return replace(self, **dict.fromkeys(("operator_s", "module_s", "node_s"), 0.0))
+        return replace(self, **dict.fromkeys(("operator_s", "module_s", "node_s", "saved_s"), 0.0))
 
     def clipping_s(self, tensors: int) -> float:
         """``clip_grad_norm_`` over so many gradients."""

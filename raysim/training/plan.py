@@ -140,6 +140,10 @@ class TrainingPlan:
     rank holds, are flattened, reduced and partitioned apart from the others."""
     expert_imbalance: float = 1.0
     """Rows of the most loaded routed expert over the mean."""
+    reentrant_checkpoints: bool | None = None
+    """torch's reentrant ones, which recompute whole layers. The others end with the last tensor
+    that backward needs (from torch 2.1 on), by hooks around all that is saved. None: the others
+    under FSDP, with which reentrant ones do not go together."""
     recompute_layers: int | None = None
     """Of each stage's blocks, how many are recomputed, from its first; None: all."""
     gradient_clipping: float = 1.0
@@ -196,6 +200,12 @@ class TrainingPlan:
         DeepSpeed's pipeline engine has them in its buffers (``_exec_forward_pass``).
         """
         return self.keeps_output or (self.engine == "deepspeed" and self.mesh.pp > 1)
+
+    @property
+    def reentrant(self) -> bool:
+        """Whether checkpoints are torch's reentrant ones, or recompute whole layers as those do."""
+        said = self.reentrant_checkpoints
+        return self.engine != "fsdp" if said is None else said
 
     @property
     def product_dtype(self) -> str:

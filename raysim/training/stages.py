@@ -135,7 +135,7 @@ def _pricer(plan: TrainingPlan, costs: ComputeModel, resident: frozenset[str]) -
         cut=gradient_cut(plan),
         checkpointing=plan.activation_checkpointing,
         modules=plan.megatron.recompute_modules,
-        stops_early=plan.engine == "fsdp" and plan.fsdp.checkpoint_early_stop,
+        reentrant=plan.reentrant,
         resident=resident,
         holds_logits=plan.holds_logits,
         output_lasts=plan.output_lasts,

@@ -144,7 +144,6 @@ def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutc
     fsdp = replace(
         COMPOSER, reduce_dtype="bf16" if pure else "fp32",
         sharding_strategy=row.get("sharding_strategy", "FULL_SHARD"),
-        checkpoint_early_stop=not pure,
     )  # fmt: skip
     plan = TrainingPlan(
         model=mpt(
@@ -159,6 +158,7 @@ def mpt_outcome(row: dict[str, Any], fp8: Fp8Settings | None = None) -> StepOutc
         fsdp=fsdp,
         fp8=fp8,
         activation_checkpointing="full" if row["recompute"] == "full" else "none",
+        reentrant_checkpoints=pure or None,
     )
     where = nodes(catalog.node(NODES[row["gpu"]]), max(1, gpus // 8))
     return simulate(plan, where, simulation=Simulation())

@@ -214,7 +214,7 @@ def recomputed_flops(p: TrainingPlan) -> float:
 def test_recomputing_stops_before_each_blocks_last_product() -> None:
     """Its input is what it keeps, so torch's non-reentrant checkpoints do not run it again."""
     full = replace(fsdp(), activation_checkpointing="full")
-    older = replace(full, fsdp=replace(full.fsdp, checkpoint_early_stop=False))
+    older = replace(full, reentrant_checkpoints=True)
     layers = [layer for layer in MODEL.layers if layer.kind == "block"]
     whole = sum(o.flops for layer in layers for o in layer.body.operators)
     products = [o for layer in layers for o in layer.body.operators if o.gemm]

@@ -105,9 +105,31 @@ def test_a_checkpoint_costs_its_recomputation_and_its_own_python() -> None:
     assert kept - plain == pytest.approx(more * 1e9, rel=1e-3)
 
 
-def units(costs: ComputeModel, model: Model, body: Body, cut: Any = "module") -> Any:
+def test_a_non_reentrant_checkpoint_hooks_what_is_saved_three_times() -> None:
+    hooked, whole = (
+        host_ns(short_step(activation_checkpointing="full", reentrant_checkpoints=r))
+        for r in (False, True)
+    )
+    costs = ComputeModel(cluster().gpu, given=TrainingConstants())  # type: ignore[arg-type]
+    blocks = [layer.body for layer in SHORT.layers if layer.kind == "block"]
+    nodes = sum(o.dispatched for body in blocks for o in body.operators)
+    # Less what comes after the last tensor that backward needs, which is not run again.
+    less_s = sum(
+        u.forward_host_s - u.again.host_s
+        for body in blocks
+        for u in units(costs, SHORT, body, reentrant=False)
+    )
+    more_s = 3 * nodes * TrainingConstants().saved_s
+    assert hooked - whole == pytest.approx((more_s - less_s) * 1e9, rel=1e-3)
+
+
+def units(
+    costs: ComputeModel, model: Model, body: Body, cut: Any = "module", **options: Any
+) -> Any:
     layer = next(layer for layer in model.layers if layer.body is body)
-    return Pricer(costs, batch=1, dtype="bf16", sharding=Sharding(), cut=cut).layer(layer)
+    return Pricer(costs, batch=1, dtype="bf16", sharding=Sharding(), cut=cut, **options).layer(
+        layer
+    )
 
 
 def test_cutting_a_layer_finer_costs_the_host_the_same() -> None:

@@ -83,8 +83,7 @@ def test_a_compiled_layer_drops_what_no_backward_reads() -> None:
 
 def test_recomputation_ends_before_the_last_product() -> None:
     whole, early = (
-        stage(activation_checkpointing="full", fsdp=FsdpSettings(checkpoint_early_stop=e))
-        for e in (False, True)
+        stage(activation_checkpointing="full", reentrant_checkpoints=r) for r in (True, False)
     )
     assert sum(u.again.seconds for u in whole.units) == sum(u.forward_s for u in whole.units)
     saved = [w.name for w, e in zip(whole.units, early.units, strict=True)

@@ -284,8 +284,8 @@ def test_gradient_checkpointing_and_compiling_are_part_of_the_plan() -> None:
 
             def forward(self, x: Any) -> Any:
                 for layer in self.layers:
-                    if how == "checkpoint":
-                        x = checkpoint(layer, x, use_reentrant=False)
+                    if "checkpoint" in how:
+                        x = checkpoint(layer, x, use_reentrant=how == "whole checkpoint")
                     else:
                         x = layer(x)
                 return x
@@ -304,10 +304,14 @@ def test_gradient_checkpointing_and_compiling_are_part_of_the_plan() -> None:
             scaler.step(optimizer)
             scaler.update()
 
-    reports = {how: fit(loop, how=how)[1].metrics for how in ("plain", "checkpoint", "compile")}
+    ways = ("plain", "checkpoint", "whole checkpoint", "compile")
+    reports = {how: fit(loop, how=how)[1].metrics for how in ways}
     plain = reports["plain"]
     assert reports["checkpoint"]["gpu_mem_peak"] < 0.6 * plain["gpu_mem_peak"]
-    assert reports["checkpoint"]["step_seconds"] > 1.2 * plain["step_seconds"]
+    assert reports["checkpoint"]["step_seconds"] > 1.1 * plain["step_seconds"]
+    # A reentrant one runs its last product again.
+    whole = reports["whole checkpoint"]["step_seconds"]
+    assert whole > 1.05 * reports["checkpoint"]["step_seconds"]
     assert reports["compile"]["step_seconds"] < plain["step_seconds"]
 
 

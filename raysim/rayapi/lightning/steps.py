@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raysim.rayapi.shapes.here import cpu_steps_here
-from raysim.rayapi.shapes.roles import again
+from raysim.rayapi.shapes.roles import Recomputing, again
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.cpu_steps import CpuSteps
@@ -88,7 +88,7 @@ class Whole:
         """Under way."""
         self._first: Any = None
         """The module that it called first."""
-        self._recomputes = False
+        self._recomputes: Recomputing = ""
         """Modules that were run have checkpointed activations."""
 
     def run(self, method: str, args: Any, kwargs: Any) -> Any:

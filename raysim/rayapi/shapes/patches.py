@@ -232,7 +232,7 @@ def _reentrant(real: Any) -> Any:
         steps = steps_here()
         if steps is None:
             return real.apply(function, preserve, *args)
-        steps.recomputes = True
+        steps.recomputes = "reentrant"
         return function(*args)
 
     return SimpleNamespace(apply=apply)
@@ -240,7 +240,7 @@ def _reentrant(real: Any) -> Any:
 
 def _not_reentrant(steps: Steps, *_args: Any, **_kwargs: Any) -> Iterator[None]:
     """Around the function's run, likewise."""
-    steps.recomputes = True
+    steps.recomputes = "non-reentrant"
     yield
 
 

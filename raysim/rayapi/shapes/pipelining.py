@@ -72,7 +72,7 @@ def role_of(
     key = steps.begin_pipeline(owner, batch, learns=learns)
     if key not in steps.shared.roles:
         inputs, loss = parts()
-        steps.recomputes = False
+        steps.recomputes = ""
         with torch.enable_grad(), steps.tracing(owner):
             model = trace(
                 layers, with_values(inputs), loss=loss, name=_name(describe(owner).module),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -21,6 +21,9 @@ _WHICH = ("rank", "idx", "index", "id", "number", "count", "step", "steps", "nam
 """Attributes that differ among modules alike: of layers, of ranks, in the course of a run."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
+Recomputing = Literal["", "reentrant", "non-reentrant"]
+"""``torch.utils.checkpoint``, by ``use_reentrant``; empty: nothing is."""
+
 
 @dataclass(kw_only=True)
 class Role:
@@ -28,8 +31,8 @@ class Role:
 
     outputs: Any
     model: Model | None = None
-    recomputes: bool = False
-    """It checkpoints activations."""
+    recomputes: Recomputing = ""
+    """How it checkpoints activations."""
     held: bool = False
     """The script has its output in a variable when backward begins."""
     lasts: bool = False

@@ -32,7 +32,7 @@ from raysim.rayapi.shapes.input_gradients import Entry, graph, of_given, part
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import describe, wrapping_in
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, linked, samples_of
+from raysim.rayapi.shapes.roles import Recomputing, Role, again, bytes_of, linked, samples_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
@@ -57,7 +57,7 @@ class Call:
     outputs: Any
     born: int
     """Steps taken before."""
-    recomputes: bool
+    recomputes: Recomputing
     half: torch.dtype | None
     starts: set[Any] = field(default_factory=set)
     """Where autograd's graph of its outputs begins."""
@@ -89,7 +89,7 @@ class _Answer:
     """One of its parameters that learn."""
     leads_to: tuple[bool, ...]
     """Which of the tensors that it is given its graph comes to."""
-    recomputes: bool
+    recomputes: Recomputing
     half: torch.dtype | None
 
     @classmethod
@@ -240,7 +240,7 @@ class Several:
         """One that may learn."""
         steps = self._steps
         kind = _kind(module, key, (args, kwargs))
-        steps.steady, steps.recomputes, steps.half = False, False, None
+        steps.steady, steps.recomputes, steps.half = False, "", None
         if (known := self._answers.get(kind)) is not None:
             outputs = known.again(args, kwargs)
             steps.recomputes, steps.half = known.recomputes, known.half
@@ -367,7 +367,7 @@ class Several:
         ]  # fmt: skip
         if key not in steps.shared.roles:
             role = Role(
-                outputs=None, recomputes=any(c.recomputes for c in used), half=half,
+                outputs=None, recomputes=max(c.recomputes for c in used), half=half,
                 batch=samples_of(example), input_bytes=bytes_of(example),
             )  # fmt: skip
             steps.mode.tape = None

@@ -55,6 +55,7 @@ from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 
 if TYPE_CHECKING:
+    from raysim.rayapi.shapes.roles import Recomputing
     from raysim.rayapi.train.worker import Worker
 
 _half = partial(torch.get_autocast_dtype, "cuda")
@@ -84,7 +85,7 @@ class Steps:
         """The script has called ``torch.compile``."""
         self.cuda_graphs = False
         """In a mode that replays CUDA graphs."""
-        self.recomputes = False
+        self.recomputes: Recomputing = ""
         """The model has called ``torch.utils.checkpoint``."""
         self.half: torch.dtype | None = None
         """The model has entered autocast, as Accelerate puts it around ``forward``."""
@@ -146,7 +147,7 @@ class Steps:
         if role is not None and self.steady:
             self._repeats = self._repeats or (self._forwards > 1 and self._alone(module))
             return again(role.outputs)
-        self.recomputes, self.half = False, None
+        self.recomputes, self.half = "", None
         outputs = self._run(run, module, args, kwargs)
         self._example = example_of(describe(module).module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
@@ -451,6 +452,7 @@ class Steps:
             plan, constants=self.worker.run.session.training, torch_compile=compiled,
             cuda_graphs=compiled and self.cuda_graphs, output_lasts=role.lasts,
             activation_checkpointing="full" if role.recomputes else "none",
+            reentrant_checkpoints=role.recomputes == "reentrant",
             keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping, feed)

@@ -291,6 +291,7 @@ class RankCompiler:
         for section in self.stage.sections:
             if section.checkpointed:
                 self.kept.boundary()
+                self.b.hook(section.hooks_s)
                 self.kept.keep(section, self.stage.sections)
             for unit in section.units:
                 self.emit.forward(unit, "forward", keep=not section.checkpointed)
@@ -407,7 +408,7 @@ class RankCompiler:
         for section in reversed(self.stage.sections):
             if section.checkpointed:
                 self.kept.boundary()
-                self.b.hook(self.costs.passes.checkpoint_s)
+                self.b.hook(self.costs.passes.checkpoint_s + 2 * section.hooks_s)
                 self.emit.join(self.kept.fetch(section))
                 for unit in section.units:
                     self.b.free("activation", unit.again.held_bytes, f"{unit.name} kept")

@@ -62,7 +62,7 @@ class Pricer:
         cut: Cut,
         checkpointing: Checkpointing = "none",
         modules: Sequence[str] = ("core_attn",),
-        stops_early: bool = False,
+        reentrant: bool = True,
         resident: frozenset[str] = frozenset(),
         holds_logits: bool = False,
         output_lasts: bool = False,
@@ -74,7 +74,7 @@ class Pricer:
         self.tp = sharding.tp
         self.cut = cut
         self.checkpointing: Checkpointing = checkpointing
-        self.stops_early = stops_early
+        self.reentrant = reentrant
         named = [MODULES[m] for m in modules if m in MODULES and checkpointing == "selective"]
         self.repeated = frozenset(o for operators, _ in named for o in operators)
         self.dropped = frozenset(t for _, tensors in named for t in tensors)
@@ -106,7 +106,7 @@ class Pricer:
         stays = kept(
             tuple(layer.body.operators),
             self.checkpointing,
-            stops_early=self.stops_early,
+            reentrant=self.reentrant,
             compiled=self.costs.compiled,
             tensor_parallel=self.tp > 1,
         )
@@ -251,6 +251,7 @@ class Pricer:
             host_s=sum(self.costs.host_s(o) for o, _ in runs) + (modules_s if runs else 0.0),
             flops=self._flops(o for o, _ in runs),
             after=() if reduced else around.after_forward,
+            hooks_s=0.0 if self.reentrant else self.costs.hooks_s(operators),
             held=tuple(
                 size for o in operators if o.name in stays.outputs for size in self._outputs(o)
             ),

@@ -58,6 +58,8 @@ class Again:
     flops: float
     after: Sequence[Exchange]
     """What peers exchange behind it."""
+    hooks_s: float = 0.0
+    """The host's, each of the three times that a non-reentrant checkpoint hooks what is saved."""
     held: tuple[int, ...] = ()
     """Bytes of each output that stayed from the first run."""
 
@@ -79,13 +81,13 @@ def kept(
     operators: Sequence[Operator],
     checkpointing: Checkpointing,
     *,
-    stops_early: bool,
+    reentrant: bool,
     compiled: bool,
     tensor_parallel: bool,
 ) -> Kept:
     """What a layer of these operators, in forward order, keeps and skips."""
     products = [o for o in operators if _is_product(o)]
-    unreached = {o.name for o in _unreached(operators)} if stops_early else set[str]()
+    unreached = set[str]() if reentrant else {o.name for o in _unreached(operators)}
     if checkpointing != "op":
         return Kept(skipped=frozenset(unreached))
     last = {products[-1].name} if products else set[str]()

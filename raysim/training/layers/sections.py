@@ -205,6 +205,11 @@ class Section:
     output_bytes: int
 
     @property
+    def hooks_s(self) -> float:
+        """The host's, in the hooks of a non-reentrant checkpoint: once in forward, twice later."""
+        return sum(u.again.hooks_s for u in self.units) if self.checkpointed else 0.0
+
+    @property
     def reached(self) -> Iterator[Unit]:
         """Units in the order in which backward gets to them."""
         return (unit for unit in reversed(self.units) if unit.has_backward)

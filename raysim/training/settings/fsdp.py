@@ -71,9 +71,6 @@ class FsdpSettings:
     """Of tensor-parallel peers: DTensor's ``SequenceParallel`` between the divided modules."""
     async_tensor_parallel: bool = False
     """Their exchanges run beside the products (``_micro_pipeline_tp``, symmetric memory)."""
-    checkpoint_early_stop: bool = True
-    """Recomputing a block ends with the last tensor that backward needs: torch's checkpoints from
-    2.1 on, unless they are reentrant."""
     sync_every_micro_batch: bool = False
     """Reduce gradients in every micro-batch instead of keeping them whole until the last."""
 
