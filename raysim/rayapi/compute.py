@@ -135,7 +135,8 @@ def _word(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return repr(value) if len(value) <= _LONGEST // 4 else f"{len(value)}c"
-    size = len(value) if isinstance(value, bytes) else getattr(value, "nbytes", None)
+    of_class = hasattr(type(value), "nbytes")  # an object may refuse what it does not have
+    size = len(value) if isinstance(value, bytes) else value.nbytes if of_class else None
     return f"{size}B" if isinstance(size, int) else type(value).__name__
 
 

@@ -47,12 +47,8 @@ def launcher_of(script: Path) -> tuple[str, str]:
     A script that imports ``ray`` starts its workers itself, Lightning its other ranks, and one of
     torch alone is a program of one process, whatever started it.
     """
-    try:
-        tree = ast.parse(script.read_bytes())
-    except (SyntaxError, ValueError):
-        return "", ""  # running it will say so
-    names = dict.fromkeys(_imported(tree))
-    if any(_within(name, top) for name in names for top in _RAY):
+    names = _imports(script)
+    if _of_ray(names):
         return "", ""
     for name in names:
         if any(_within(name, top) for top in _LIGHTNING):
@@ -67,11 +63,31 @@ def launcher_of(script: Path) -> tuple[str, str]:
     return "", ""
 
 
+def is_driver(launcher: str, script: Path) -> bool:
+    """Whether ``python`` starts a script that imports ``ray``: its driver, and no rank."""
+    if not _of_ray(_imports(script)):
+        return False
+    command = command_of(launcher, str(script), ())
+    return command.kind == "python" and not command.module
+
+
 def on_nodes(launcher: str, nodes: int) -> str:
     """Of one that uses a single node unless it is told."""
     if nodes > 1 and launcher.startswith("torchrun "):
         return launcher.replace("torchrun ", f"torchrun --nnodes {nodes} ", 1)
     return launcher
+
+
+def _imports(script: Path) -> Iterable[str]:
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()  # running it will say so
+    return dict.fromkeys(_imported(tree))
+
+
+def _of_ray(names: Iterable[str]) -> bool:
+    return any(_within(name, top) for name in names for top in _RAY)
 
 
 def _within(name: str, top: str) -> bool:

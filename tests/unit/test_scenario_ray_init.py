@@ -60,6 +60,14 @@ def test_the_default_node_has_what_the_script_says(tmp_path: Path) -> None:
     assert said.message.endswith("with 3 CPU, 2 slot")
 
 
+def test_python_starts_a_driver_and_no_rank(tmp_path: Path) -> None:
+    driver = script_scenario(_script(tmp_path, SCRIPT), launcher="python -u").spec.jobs[0].script
+    assert driver is not None
+    assert driver.launcher is None
+    rank = script_scenario(_script(tmp_path, "import torch\n"), launcher="python -u")
+    assert rank.spec.jobs[0].script.launcher == "python -u"  # type: ignore[union-attr]
+
+
 def test_a_given_cluster_counts_and_the_difference_is_said(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("nodes: 2\nnode: cpu-16\nresources: {slot: 5}\n")

@@ -42,6 +42,16 @@ _MISSING = (
     "write_parquet, write_csv, write_json, write_numpy"
 )
 
+_REFUSED = frozenset([
+    "copy", "deserialize_lineage", "explain", "get_dataset_id", "get_stats_summary",
+    "has_serializable_lineage", "iter_jax_batches", "iter_tf_batches", "mix", "serialize_lineage",
+    "streaming_train_test_split", "summary", "to_daft", "to_dask", "to_mars", "to_modin",
+    "to_random_access_dataset", "to_spark", "to_tf", "write_bigquery", "write_clickhouse",
+    "write_delta", "write_iceberg", "write_kafka", "write_lance", "write_mongo",
+    "write_snowflake", "write_tfrecords", "write_turbopuffer",
+])  # fmt: skip
+"""What Ray 2.60's has besides."""
+
 
 class Dataset(Consumable):
     """``ray.data.Dataset``."""
@@ -439,8 +449,8 @@ class Dataset(Consumable):
 
     def __getattr__(self, name: str) -> Any:
         """What Ray has and this class does not."""
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name not in _REFUSED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NotEmulatedError(f"ray.data.Dataset.{name}", _MISSING)
 
 

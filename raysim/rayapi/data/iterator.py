@@ -55,6 +55,11 @@ class Source(Protocol):
         """Begin a pass."""
 
 
+_REFUSED = frozenset(
+    ["get_context", "iter_jax_batches", "iter_tf_batches", "stats", "to_tf", "to_torch"]
+)
+
+
 class DataIterator:
     """``ray.data.DataIterator``."""
 
@@ -148,8 +153,8 @@ class DataIterator:
 
     def __getattr__(self, name: str) -> Any:
         """What Ray has and this class does not."""
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name not in _REFUSED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NotEmulatedError(f"ray.data.{type(self).__name__}.{name}", "iter_batches")
 
 

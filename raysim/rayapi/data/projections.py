@@ -6,7 +6,7 @@ projections that Ray plans for ``select_columns``, ``rename_columns`` and ``drop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,7 @@ def dropping(columns: list[str]) -> Projection:
         raise ValueError(f"drop_columns expects unique column names, got: {columns}")
 
     def drop_columns(batch: Columns) -> Columns:
-        for name in columns:
-            if name not in batch:
-                raise KeyError(f"column {name!r} not found: there are {list(batch)}")
+        _expect(columns, batch)
         return {name: array for name, array in batch.items() if name not in columns}
 
     return drop_columns
@@ -99,9 +97,16 @@ def renaming(names: Any, known: Callable[[], list[str]]) -> Projection:
         names = dict(zip(current, names, strict=True))
 
     def rename_columns(batch: Columns) -> Columns:
+        _expect(names, batch)
         return {names.get(name, name): array for name, array in batch.items()}
 
     return rename_columns
+
+
+def _expect(names: Iterable[str], batch: Columns) -> None:
+    for name in names:
+        if name not in batch:
+            raise KeyError(f"column {name!r} not found: there are {list(batch)}")
 
 
 def sampling(fraction: float, seed: int) -> Projection:

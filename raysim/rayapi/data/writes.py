@@ -9,7 +9,6 @@ Not modelled: formats' own arguments, names of files of one's own but for pictur
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -29,7 +28,6 @@ from raysim.rayapi.data.columns import (
     taken,
     to_arrow,
     to_batch,
-    to_rows,
 )
 from raysim.rayapi.data.exchanges import Task
 from raysim.rayapi.data.storage import local, pay_for_writing
@@ -193,16 +191,12 @@ def _parquet(columns: Columns, file: Path, _column: str) -> None:
 
 
 def _csv(columns: Columns, file: Path, _column: str) -> None:
-    to_batch(columns, "pandas").to_csv(file, index=False)
+    arrow("write_csv")
+    import_unpatched("pyarrow.csv").write_csv(to_arrow(columns), file)
 
 
 def _json(columns: Columns, file: Path, _column: str) -> None:
-    lines = [json.dumps(row, default=_plain) for row in to_rows(columns)]
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray) else str(value)
+    to_batch(columns, "pandas").to_json(file, orient="records", lines=True)
 
 
 def _npy(columns: Columns, file: Path, column: str) -> None:

@@ -45,6 +45,22 @@ def main():
     )
     back = ray.data.read_parquet(str(folder / "d"))
     print(sorted(back.schema().names), back.count(), back.sum("id"))
+    as_text(folder)
+
+
+def as_text(folder):
+    """CSV as Arrow writes it, JSON as pandas does: whole floats come back as integers of one."""
+    ds = ray.data.from_items([{"a": 1, "b": 2.0, "c": "x,y"}])
+    ds.write_csv(str(folder / "csv"))
+    ds.write_json(str(folder / "json"))
+    for kind, read in (("csv", ray.data.read_csv), ("json", ray.data.read_json)):
+        (file,) = (folder / kind).iterdir()
+        print(file.read_text(), read(str(folder / kind)).take_all())
+    try:
+        ds.rename_columns({"nope": "d"}).take_all()
+    except ray.exceptions.RayTaskError as error:
+        print("KeyError" in str(error))
+    print(hasattr(ds, "nbytes"), hasattr(ds.iterator(), "nbytes"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,14 @@ def test_arguments_in_short() -> None:
     assert kind_of((array, array, "a"), {"b": None}) == "2*8000B 'a' b=None"
     assert kind_of(("x" * 1000, b"123", [1]), {}) == "1000c 3B list"
     assert kind_of(range(1000), {}) == "1000 arguments"
+
+
+def test_an_argument_that_refuses_what_it_does_not_have_is_named_by_its_type() -> None:
+    class Refuses:
+        def __getattr__(self, name: str) -> Any:
+            raise NotImplementedError(name)
+
+    assert kind_of((Refuses(),), {}) == "Refuses"
 
 
 @pytest.mark.parametrize(("kinds", "rows"), [(MAX_KINDS, MAX_KINDS), (MAX_KINDS + 1, 1)])
