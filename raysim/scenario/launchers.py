@@ -63,12 +63,15 @@ def launcher_of(script: Path) -> tuple[str, str]:
     return "", ""
 
 
-def is_driver(launcher: str, script: Path) -> bool:
-    """Whether ``python`` starts a script that imports ``ray``: its driver, and no rank."""
-    if not _of_ray(_imports(script)):
-        return False
-    command = command_of(launcher, str(script), ())
-    return command.kind == "python" and not command.module
+def found_launcher(said: str | None, script: Path) -> tuple[str, str]:
+    """What is said, or ``launcher_of``; ``python`` starts a driver of Ray, which is no rank."""
+    if not said:
+        return launcher_of(script)
+    if _of_ray(_imports(script)):
+        command = command_of(said, str(script), ())
+        if command.kind == "python" and not command.module:
+            return "", ""
+    return said, ""
 
 
 def on_nodes(launcher: str, nodes: int) -> str:

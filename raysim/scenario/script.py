@@ -14,7 +14,7 @@ from raysim.scenario.clusters import read_groups
 from raysim.scenario.documents import Document, KeyPath, did_you_mean, printable
 from raysim.scenario.hardware_choice import DEFAULT_GPU_NODE, unsaid
 from raysim.scenario.kuberay import is_kuberay
-from raysim.scenario.launchers import command_of, is_driver, launcher_of, on_nodes
+from raysim.scenario.launchers import command_of, found_launcher, on_nodes
 from raysim.scenario.overrides import Overrides
 from raysim.scenario.plain_machines import DEFAULT_NODE
 from raysim.scenario.program import ProgramScenario, program_scenario
@@ -64,9 +64,7 @@ def script_scenario(
         job["args"] = list(args)
     if compute is not None:
         job["compute"] = compute
-    if launcher and is_driver(launcher, script):
-        launcher = None
-    found, because = (launcher, "") if launcher else launcher_of(script)
+    found, because = found_launcher(launcher, script)
     if found:
         job["launcher"] = found
     data: dict[str, Any] = {"name": script.stem[:100], "jobs": [{"script": job}]}

@@ -88,6 +88,8 @@ def kept(
     """What a layer of these operators, in forward order, keeps and skips."""
     products = [o for o in operators if _is_product(o)]
     unreached = set[str]() if reentrant else {o.name for o in _unreached(operators)}
+    if all(o.name in unreached for o in products):
+        unreached = set()  # a layer of one product is but a part of what is checkpointed
     if checkpointing != "op":
         return Kept(skipped=frozenset(unreached))
     last = {products[-1].name} if products else set[str]()
