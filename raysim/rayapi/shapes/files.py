@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.optimizer
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from raysim.rayapi.checkpoint import STANDS_FOR
@@ -114,6 +115,10 @@ def _save_shares(
     steps.synchronize()
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_writer.path)
+    state_dict = {
+        key: value.state_dict() if isinstance(value, Stateful) else value
+        for key, value in state_dict.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     share_bytes = _size_bytes(state_dict, all_parts=True) // context.world_size
     (folder / f"__{context.rank}_0.distcp").write_bytes(_text(None, share_bytes))
@@ -131,8 +136,13 @@ def _load_shares(
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_reader.path)
     found = read((folder / _METADATA).read_bytes())
-    state_dict.update({key: found[key] for key in state_dict if key in found})
-    steps.worker.read_bytes(_size_bytes(state_dict, all_parts=True) // context.world_size)
+    wanted = {key: found[key] for key in state_dict if key in found}
+    steps.worker.read_bytes(_size_bytes(wanted, all_parts=True) // context.world_size)
+    for key, value in wanted.items():
+        if isinstance(state_dict[key], Stateful):
+            state_dict[key].load_state_dict(value)
+        else:
+            state_dict[key] = value
     steps.worker.meet()
 
 
