@@ -36,7 +36,7 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
-_FUTURE = SimpleNamespace(wait=lambda: [], done=lambda: True, value=list)
+_FUTURE = SimpleNamespace(wait=list, done=lambda: True, value=list)
 _DONE = SimpleNamespace(
     wait=lambda *_: True, is_completed=lambda: True, get_future=lambda: _FUTURE
 )  # fmt: skip

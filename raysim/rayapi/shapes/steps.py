@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe, wrapping_in
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of, signature_of
+from raysim.rayapi.shapes.roles import Role, again, call_key, example_of, role_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
 from raysim.rayapi.shapes.spread import degree, heard, spread
@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
 _half = partial(torch.get_autocast_dtype, "cuda")
-_PLAIN = (bool, int, float, str, type(None))
-"""Arguments of a forward that may decide on what it does."""
-_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
 class Steps:
@@ -141,6 +138,7 @@ class Steps:
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
         self._key, self._module, self.own.paused = key, module, False
         self._forwards += module.training
+        role = role or self.shared.between(key, args, kwargs, self.say)
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
@@ -151,10 +149,9 @@ class Steps:
         outputs = self._run(run, module, args, kwargs)
         self._example = example_of(describe(module).module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
-            self.shared.roles[key] = Role(
-                outputs=again(outputs), recomputes=self.recomputes, half=self.half,
-                batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
-            )  # fmt: skip
+            self.shared.roles[key] = replace(
+                role_of(outputs, (args, kwargs)), recomputes=self.recomputes, half=self.half
+            )
         self.mode.tape, self._outputs = Tape(outputs), outputs
         self.several.latest = module, key, args, kwargs, outputs
         return outputs
@@ -197,10 +194,7 @@ class Steps:
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
         half = torch.is_autocast_enabled("cuda") and _half()
-        with _C.DisableTorchFunction():
-            shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
-            plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
-            return self.signature(module), shapes, tuple(kwargs), half, learns, plain
+        return call_key(self.signature(module), args, kwargs, half, learns=learns)
 
     def signature(self, module: Any) -> AskedFor | None:
         """What tells its parameters from others'; None: it has none."""
@@ -424,16 +418,20 @@ class Steps:
         assert self._key is not None, "an update without a forward"
         role = self.shared.roles[self._key]
         assert role.model is not None, "an update of a model without backward"
+        alike = (
+            self._views, accumulation, self._reduced > 1, optimizer, self.clipping, self.scales,
+            asked_tf32(),
+        )  # fmt: skip
+        if role.between:
+            ask = partial(self._asked_as, accumulation, optimizer)
+            return self.shared.sizes.step(role, (*alike, self.latest is None), ask)
         wrapping = spread(self, wrapping_in(self._module, self.within))
         others = (
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
         )
         feed = wrapping.fed(self.own.feed(self.feed, role.input_bytes, accumulation), role.model)
-        glance = (
-            id(self._module), self._key, self._views, accumulation, self._reduced > 1, optimizer,
-            self.clipping, feed, others, self.scales, asked_tf32(),
-        )  # fmt: skip
+        glance = id(self._module), self._key, alike, feed, others
         if glance in self._found:
             return self._found[glance]
         plan = wrapping.plan(
@@ -456,8 +454,18 @@ class Steps:
             keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping, feed)
-        found = self._found[glance] = self._with_others(found, others)
+        found = self._found[glance] = self.shared.with_others(found, others)
         return found
+
+    def _asked_as(
+        self, accumulation: int, optimizer: Optimizer | None, key: AskedFor
+    ) -> Prediction:
+        """Of forwards alike in all but their sizes."""
+        own, self._key = self._key, key
+        try:
+            return self.asked(accumulation, optimizer)
+        finally:
+            self._key = own
 
     def cluster(self, *, alone: int) -> ClusterSpec:
         """The GPUs of all ranks, or so many of one."""
@@ -469,13 +477,6 @@ class Steps:
                 "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
             )
         return found
-
-    def _with_others(self, found: Prediction, others: tuple[int, int]) -> Prediction:
-        """One object for all ranks: steps are counted by it."""
-        if not any(others):
-            return found
-        with_them = replace(found, beside_bytes=others[0], script_bytes=others[1])
-        return self.shared.predictions.setdefault((id(found), others), with_them)
 
     def predicted(
         self, plan: TrainingPlan, role: Role, wrapping: Wrapping, feed: Feed
