@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 
 from torch import nn  # noqa: E402
 
+from raysim.rayapi.shapes import steps  # noqa: E402
 from tests.real.training_script_parts import fit_value  # noqa: E402
 
 
@@ -70,3 +72,50 @@ def test_collectives_take_torch_s_names_and_give_futures() -> None:
         return tuple(whole.shape)
 
     assert fit_value(loop, workers=2) == (8,)
+
+
+class Padded(nn.Module):
+    """Tokens of any length, each attending to all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(512, 64)
+        self.block = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(64, 512)
+
+    def forward(self, ids: Any) -> Any:
+        """Logits of each."""
+        return self.head(self.block(self.embed(ids)))
+
+
+def padded(config: dict[str, Any]) -> tuple[float, int]:
+    """Steps over batches of some lengths: what the last one takes, and its memory."""
+    model = Padded().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    begin_s = 0.0
+    for length in config["lengths"]:
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        ids = torch.zeros(64, length, dtype=torch.long, device="cuda")
+        logits = model(ids)
+        assert logits.shape == (64, length, 512)
+        nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin_s, torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize(("last", "traced"), [(504, 5), (800, 6)], ids=["between", "longer"])
+def test_of_many_lengths_those_between_are_not_traced(
+    last: int, traced: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need what their own trace says; what is longer than all before is traced."""
+    traces: list[Any] = []
+    real = steps.trace
+    monkeypatch.setattr(steps, "trace", lambda *a, **k: traces.append(a) or real(*a, **k))
+    lengths = [320, 640, 480, 400, 560, 520, 600, last]
+    found = fit_value(padded, workers=1, lengths=lengths)
+    assert len(traces) == traced
+    alone = fit_value(padded, workers=1, lengths=[last] * 3)
+    assert found == pytest.approx(alone, rel=0.02)

@@ -36,6 +36,7 @@ SAID = (
     f"let expect were less than {MOST_OFF:.0%} off)"
 )
 
+_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 Key = tuple[Any, ...]
 """What makes two forwards alike (``steps``)."""
 _Sizes = tuple[int, ...]
@@ -201,4 +202,5 @@ def _outputs(known: Sequence[Role], points: Any, point: Any) -> Any:
         made = torch.empty(next(new), dtype=t.dtype, device=META)
         return made.requires_grad_(t.requires_grad)
 
-    return tree_map_only(torch.Tensor, like, known[0].outputs)
+    with _C.DisableTorchFunction():  # none of the script's own
+        return tree_map_only(torch.Tensor, like, known[0].outputs)
