@@ -119,3 +119,28 @@ def test_of_many_lengths_those_between_are_not_traced(
     assert len(traces) == traced
     alone = fit_value(padded, workers=1, lengths=[last] * 3)
     assert found == pytest.approx(alone, rel=0.02)
+
+
+def test_micro_batches_of_several_lengths_take_their_mean() -> None:
+    """And not as many times the last one's."""
+
+    def loop(config: dict[str, Any]) -> float:
+        model = Padded().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        begin_s = 0.0
+        for lengths in config["steps"]:
+            torch.cuda.synchronize()
+            begin_s = time.perf_counter()
+            for length in lengths:
+                ids = torch.zeros(64, length, dtype=torch.long, device="cuda")
+                model(ids).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin_s
+
+    known = [[n, n] for n in (320, 640, 480, 400, 560)]
+    both = [fit_value(loop, workers=1, steps=[*known, [n, n]]) for n in (360, 600)]
+    mixed = fit_value(loop, workers=1, steps=[*known, [600, 360]])
+    assert mixed == pytest.approx(sum(both) / 2, rel=0.01)
+    assert both[0] < 0.8 * mixed

@@ -114,6 +114,20 @@ class Sizes:
         return made
 
 
+def mean_of(steps: Sequence[tuple[Prediction, int]]) -> Prediction:
+    """A step whose micro-batches are as many of each: their mean time, the most of their memory."""
+    whole = sum(n for _, n in steps)
+    fullest = max((found for found, _ in steps), key=lambda found: found.peak_bytes)
+    rows = np.array([_figures(found) for found, _ in steps])
+    micro_batch, *mean = np.average(rows, axis=0, weights=[n / whole for _, n in steps])
+    times = (round(value) for value in mean[:-3])
+    most = (int(value) for value in rows[:, -3:].max(axis=0))
+    return replace(
+        fullest, plan=replace(fullest.plan, micro_batch=round(micro_batch)),
+        instead=Figures(*times, *most),
+    )  # fmt: skip
+
+
 def _family_of(key: Key) -> tuple[Key, _Sizes]:
     """What forwards have in common that differ in their tensors' sizes, and these."""
     signature, shapes, *others = key

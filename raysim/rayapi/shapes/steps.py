@@ -12,6 +12,7 @@ with outputs of the shapes it had, ``backward`` makes no gradients, optimizers f
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,6 +44,7 @@ from raysim.rayapi.shapes.prediction import Forward, Prediction
 from raysim.rayapi.shapes.roles import Role, again, call_key, example_of, role_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
+from raysim.rayapi.shapes.sizes import mean_of
 from raysim.rayapi.shapes.spread import degree, heard, spread
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -103,9 +105,9 @@ class Steps:
         """By module's identity, with the module, which thus keeps it."""
         self._found: dict[Any, Prediction] = {}
         """What was asked before, by what tells one step from another at a glance."""
-        self._micro = self._reduced = 0  # backwards of the step, and those with ``sync``
-        self._forwards = 0
-        """Since the last backward."""
+        self._batches = Counter[AskedFor]()  # of the step's backwards
+        self._micro = self._reduced = self._forwards = 0
+        """Backwards of the step, those with ``sync``, forwards since the last."""
         self._zeroes_late, self._repeats = False, False
         """The latter: a step has called its module twice that had called it once before."""
         self._views = 1
@@ -178,6 +180,7 @@ class Steps:
         """What was called was but a part of the model."""
         self._key = self._module = self._example = self._outputs = self.mode.tape = None
         self._forwards = self.queued_ns = 0
+        self._batches.clear()
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         self.inside = True
@@ -235,6 +238,7 @@ class Steps:
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
+        self._batches[self._key] += 1
         self._reduced += self.sync and getattr(self._module, "require_backward_grad_sync", True)
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
@@ -413,17 +417,25 @@ class Steps:
         self._key, self._module, self._views, self._reduced = key, module, 1, reduced
         return self.asked(accumulation, optimizer)
 
-    def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
-        """Of the step under way; an engine has its own optimizer."""
-        assert self._key is not None, "an update without a forward"
-        role = self.shared.roles[self._key]
+    def asked(
+        self, accumulation: int, optimizer: Optimizer | None = None, key: AskedFor | None = None
+    ) -> Prediction:
+        """Of the step under way, or one of such forwards; an engine has its own optimizer."""
+        batches, self._batches = self._batches, Counter()
+        if len(batches) > 1 and any(self.shared.roles[k].between for k in batches):
+            return mean_of(
+                [(self.asked(accumulation, optimizer, k), n) for k, n in batches.items()]
+            )
+        key = key or self._key
+        assert key is not None, "an update without a forward"
+        role = self.shared.roles[key]
         assert role.model is not None, "an update of a model without backward"
         alike = (
             self._views, accumulation, self._reduced > 1, optimizer, self.clipping, self.scales,
             asked_tf32(),
         )  # fmt: skip
         if role.between:
-            ask = partial(self._asked_as, accumulation, optimizer)
+            ask = partial(self.asked, accumulation, optimizer)
             return self.shared.sizes.step(role, (*alike, self.latest is None), ask)
         wrapping = spread(self, wrapping_in(self._module, self.within))
         others = (
@@ -431,7 +443,7 @@ class Steps:
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
         )
         feed = wrapping.fed(self.own.feed(self.feed, role.input_bytes, accumulation), role.model)
-        glance = id(self._module), self._key, alike, feed, others
+        glance = id(self._module), key, alike, feed, others
         if glance in self._found:
             return self._found[glance]
         plan = wrapping.plan(
@@ -441,7 +453,7 @@ class Steps:
             accumulation=accumulation,
             reduces_each=self._reduced > 1,
             optimizer=optimizer,
-            autocast=self._key[3] or role.half,
+            autocast=key[3] or role.half,
             clipping=self.clipping,
             scales=self.scales,
         )
@@ -456,16 +468,6 @@ class Steps:
         found = self.predicted(plan, role, wrapping, feed)
         found = self._found[glance] = self.shared.with_others(found, others)
         return found
-
-    def _asked_as(
-        self, accumulation: int, optimizer: Optimizer | None, key: AskedFor
-    ) -> Prediction:
-        """Of forwards alike in all but their sizes."""
-        own, self._key = self._key, key
-        try:
-            return self.asked(accumulation, optimizer)
-        finally:
-            self._key = own
 
     def cluster(self, *, alone: int) -> ClusterSpec:
         """The GPUs of all ranks, or so many of one."""
