@@ -16,6 +16,7 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.rayapi.shapes import steps  # noqa: E402
+from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.training_script_parts import fit_value  # noqa: E402
 
 
@@ -52,11 +53,12 @@ def test_a_distributed_checkpoint_takes_what_has_a_state(tmp_path: Path) -> None
         model.hook = lambda: None  # which could not be pickled
         dcp.save({"model": model, "step": 3}, checkpoint_id=tmp_path)
         state = {"model": model, "step": 0}
+        weight = model.weight
         dcp.load(state, checkpoint_id=tmp_path)
         ray.train.report({})
-        return state["model"] is model, state["step"]
+        return state["model"] is model, model.weight is weight, state["step"]
 
-    assert fit_value(loop, workers=2) == (True, 3)
+    assert fit_value(loop, workers=2) == (True, True, 3)
 
 
 def test_collectives_take_torch_s_names_and_give_futures() -> None:
@@ -144,3 +146,14 @@ def test_micro_batches_of_several_lengths_take_their_mean() -> None:
     mixed = fit_value(loop, workers=1, steps=[*known, [600, 360]])
     assert mixed == pytest.approx(sum(both) / 2, rel=0.01)
     assert both[0] < 0.8 * mixed
+
+
+def test_a_package_that_fails_to_be_imported_may_have_namespaces(tmp_path: Path) -> None:
+    """Which find no parent afterwards (grain, without what it needs)."""
+    space = tmp_path / "broken" / "space"
+    space.mkdir(parents=True)
+    (space / "part.py").write_text("")
+    (space.parent / "__init__.py").write_text("import broken.space.part\nraise ImportError\n")
+    script = tmp_path / "train.py"
+    script.write_text("try:\n    import broken\nexcept ImportError:\n    print('went on')\n")
+    assert launched("python", str(script))[0] == ["went on"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,10 +141,17 @@ def _load_shares(
     steps.worker.read_bytes(_size_bytes(wanted, all_parts=True) // context.world_size)
     for key, value in wanted.items():
         if isinstance(state_dict[key], Stateful):
-            state_dict[key].load_state_dict(value)
+            state_dict[key].load_state_dict(_into(state_dict[key].state_dict(), value))
         else:
             state_dict[key] = value
     steps.worker.meet()
+
+
+def _into(own: Any, found: Any) -> Any:
+    """What was found, but for tensors: those that are there have its shapes, and places."""
+    if isinstance(own, Mapping) and isinstance(found, Mapping):
+        return {key: _into(value, found.get(key, value)) for key, value in own.items()}
+    return own if isinstance(own, torch.Tensor) else found
 
 
 def _load_optimizer(
