@@ -44,6 +44,7 @@ def install(r: Replaced, module: ModuleType) -> None:
     r.around(module.PreTrainedModel, "_check_and_adjust_attn_implementation", _as_asked)
     r.around(module.AttentionInterface, "get_interface", _by_torch)
     r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
+    r.around(module.ModuleUtilsMixin, "floating_point_ops", _counted_once)
 
 
 def forget() -> None:
@@ -87,6 +88,16 @@ def _without_bitsandbytes(real: Any) -> Any:
         return counted + (0 if only_trainable else sum(p.numel() for p in packed))
 
     return num_parameters
+
+
+def _counted_once(
+    _real: Any, _steps: Steps, self: Any, given: Any, exclude_embeddings: bool = True
+) -> Any:  # fmt: skip
+    """``floating_point_ops``, which the Trainer asks for with every micro-batch."""
+    known = vars(self).setdefault("raysim_num_parameters", {})
+    if exclude_embeddings not in known:
+        known[exclude_embeddings] = self.num_parameters(exclude_embeddings=exclude_embeddings)
+    return 6 * self.estimate_tokens(given) * known[exclude_embeddings]
 
 
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
