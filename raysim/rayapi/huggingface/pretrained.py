@@ -44,7 +44,7 @@ def install(r: Replaced, module: ModuleType) -> None:
     r.around(module.PreTrainedModel, "_check_and_adjust_attn_implementation", _as_asked)
     r.around(module.AttentionInterface, "get_interface", _by_torch)
     r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
-    r.around(module.ModuleUtilsMixin, "floating_point_ops", _counted_once)
+    r.around(module.ModuleUtilsMixin, "num_parameters", _counted_once)
 
 
 def forget() -> None:
@@ -91,13 +91,16 @@ def _without_bitsandbytes(real: Any) -> Any:
 
 
 def _counted_once(
-    _real: Any, _steps: Steps, self: Any, given: Any, exclude_embeddings: bool = True
+    real: Any, steps: Steps, self: Any, only_trainable: bool = False, *args: Any, **kwargs: Any
 ) -> Any:  # fmt: skip
-    """``floating_point_ops``, which the Trainer asks for with every micro-batch."""
+    """While steps are taken, in which the Trainer asks with every micro-batch."""
+    if steps.latest is None or only_trainable:
+        return real(self, only_trainable, *args, **kwargs)
     known = vars(self).setdefault("raysim_num_parameters", {})
-    if exclude_embeddings not in known:
-        known[exclude_embeddings] = self.num_parameters(exclude_embeddings=exclude_embeddings)
-    return 6 * self.estimate_tokens(given) * known[exclude_embeddings]
+    asked = args, tuple(kwargs.items())
+    if asked not in known:
+        known[asked] = real(self, only_trainable, *args, **kwargs)
+    return known[asked]
 
 
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:
