@@ -157,3 +157,13 @@ def test_a_package_that_fails_to_be_imported_may_have_namespaces(tmp_path: Path)
     script = tmp_path / "train.py"
     script.write_text("try:\n    import broken\nexcept ImportError:\n    print('went on')\n")
     assert launched("python", str(script))[0] == ["went on"]
+
+
+def test_what_stands_for_a_package_goes_to_tasks_by_its_name(tmp_path: Path) -> None:
+    """A trainable that uses ``torchvision.transforms`` (Tune's cifar10_pytorch)."""
+    script = tmp_path / "tune.py"
+    script.write_text(
+        "import torchvision.transforms as transforms\nfrom ray import cloudpickle\n"
+        "print(cloudpickle.loads(cloudpickle.dumps(transforms)) is transforms)\n"
+    )
+    assert launched("python", str(script))[0] == ["True"]
