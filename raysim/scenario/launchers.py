@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from raysim.errors import ScenarioError
@@ -35,7 +36,11 @@ def command_of(launcher: str, path: str, args: Sequence[str]) -> Command:
         module = PurePath(path).with_suffix("")
         parts = module.parts[:-1] if module.name == "__main__" else module.parts
         path = ".".join(parts)
-    found = read_command([*words, path, *args])
+    found = read_command([*words, path])
+    found = (  # apart: a parser may take the script's flags for its own, abbreviated
+        replace(found, args=tuple(args)) if found.accelerate is None
+        else read_command([*words, path, *args])
+    )  # fmt: skip
     if found.script != path:
         raise ScenarioError(f"launcher {launcher!r}: {found.script!r} is not among its flags")
     return found

@@ -4,8 +4,8 @@ Real counterpart: ``transformers/modeling_utils.py`` (4.51 to 5). Only the confi
 folder or the hub's cache; weights have no values, so their files need not be there. Reading them is
 paid once per node, its ranks sharing: the others find them in the page cache.
 
-Attention asked for as FlashAttention is torch's own fused one, traced alike. Not modelled:
-``device_map``, adapters that were saved.
+Attention asked for as FlashAttention is torch's own fused one, without the masks that others have
+(transformers 5); what a mask pads is computed. Not modelled: ``device_map``, saved adapters.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def install(r: Replaced, module: ModuleType) -> None:
         return classmethod(from_pretrained)
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
-    r.around(module.PreTrainedModel, "__init__", _by_torch)
-    r.set(module.PreTrainedModel, "_from_config", _without_flash)
+    r.around(module.PreTrainedModel, "_check_and_adjust_attn_implementation", _as_asked)
+    r.around(module.AttentionInterface, "get_interface", _by_torch)
     r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
+    r.around(module.ModuleUtilsMixin, "num_parameters", _counted_once)
 
 
 def forget() -> None:
@@ -53,29 +54,23 @@ def forget() -> None:
         found.unset_hf_deepspeed_config()
 
 
-def _by_torch(real: Any, _steps: Steps, self: Any, config: Any, *args: Any, **more: Any) -> None:
-    """A model: FlashAttention's package, which its config may ask for, need not be here."""
-    asked = getattr(config, "_attn_implementation", None)
+def _as_asked(real: Any, _steps: Steps, self: Any, asked: Any, *args: Any, **more: Any) -> Any:
+    """FlashAttention, whose package need not be here: the model makes no masks for it."""
+    if isinstance(asked, str) and "flash" in asked:
+        return asked
+    return real(self, asked, *args, **more)
+
+
+def _by_torch(real: Any, _steps: Steps, self: Any, asked: Any, *args: Any, **more: Any) -> Any:
+    """What runs in the place of FlashAttention: torch's own of the same sequences, no mask."""
     if not isinstance(asked, str) or "flash" not in asked:
-        real(self, config, *args, **more)
-        return
-    config._attn_implementation = "sdpa"  # noqa: SLF001  (it has no other door)
-    real(self, config, *args, **more)
-    self.raysim_attention = asked
+        return real(self, asked, *args, **more)
+    fused = real(self, "sdpa", *args, **more)
 
+    def attend(module: Any, query: Any, key: Any, value: Any, _mask: Any, **how: Any) -> Any:
+        return fused(module, query, key, value, None, **how)
 
-def _without_flash(real: Any) -> Any:
-    """``from_config``: before transformers 5 it asks for that package ahead of the model."""
-
-    def from_config(cls: Any, /, config: Any, **kwargs: Any) -> Any:
-        asked = kwargs.get("attn_implementation")
-        if steps_here() is None or not (asked and "flash" in asked):
-            return real.__func__(cls, config, **kwargs)
-        model = real.__func__(cls, config, **{**kwargs, "attn_implementation": "sdpa"})
-        model.raysim_attention = asked
-        return model
-
-    return classmethod(from_config)
+    return attend
 
 
 def _without_bitsandbytes(real: Any) -> Any:
@@ -93,6 +88,19 @@ def _without_bitsandbytes(real: Any) -> Any:
         return counted + (0 if only_trainable else sum(p.numel() for p in packed))
 
     return num_parameters
+
+
+def _counted_once(
+    real: Any, steps: Steps, self: Any, only_trainable: bool = False, *args: Any, **kwargs: Any
+) -> Any:  # fmt: skip
+    """While steps are taken, in which the Trainer asks with every micro-batch."""
+    if steps.latest is None or only_trainable:
+        return real(self, only_trainable, *args, **kwargs)
+    known = vars(self).setdefault("raysim_num_parameters", {})
+    asked = args, tuple(kwargs.items())
+    if asked not in known:
+        known[asked] = real(self, only_trainable, *args, **kwargs)
+    return known[asked]
 
 
 def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any:

@@ -40,7 +40,7 @@ def table_of(module: Any, example: Any) -> Model | None:
     target = int(given["labels"].shape[-1]) if values.get("is_encoder_decoder") else None
     try:
         table = huggingface.build(
-            values, seq_len=length, target_len=target, attention=_attention(module),
+            values, seq_len=length, target_len=target, attention=module.config._attn_implementation,  # noqa: SLF001  (it has no other door)
             architecture=kind.__name__, name=kind.__name__,
         )  # fmt: skip
     except ScenarioError:
@@ -49,12 +49,6 @@ def table_of(module: Any, example: Any) -> Model | None:
         return None
     frozen = {_own(name) for name, p in module.named_parameters() if not p.requires_grad}
     return only_trained(table, lambda name: name not in frozen) if frozen else table
-
-
-def _attention(module: Any) -> Any:
-    """As the script asked for: without its package, FlashAttention runs as torch's own here."""
-    asked = getattr(module, "raysim_attention", None)
-    return asked or module.config._attn_implementation  # noqa: SLF001  (it has no other door)
 
 
 def _own(name: str) -> str:

@@ -85,6 +85,9 @@ class Script:
         sys.modules["__main__"], sys.argv = self._before
 
     def _is_own(self, module: Any) -> bool:
-        where = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
-        path = str(where)
+        try:
+            places = iter(getattr(module, "__path__", ()))
+        except KeyError:  # a namespace whose package has failed to be imported
+            return False
+        path = str(getattr(module, "__file__", None) or next(places, ""))
         return path.startswith(self._folders) and not path.startswith(_NOT_OWN)

@@ -13,6 +13,7 @@ Not modelled: overlap (what is asynchronous is over when the call returns).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,10 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
-_DONE = SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
+_FUTURE = SimpleNamespace(wait=list, done=lambda: True, value=list)
+_DONE = SimpleNamespace(
+    wait=lambda *_: True, is_completed=lambda: True, get_future=lambda: _FUTURE
+)  # fmt: skip
 """What ``async_op=True`` returns."""
 
 
@@ -52,8 +56,11 @@ def install(r: Replaced) -> None:
 
 def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Callable[..., Any]:
     """One whose ranks have met when it returns, also where the script would wait later."""
+    order = list(inspect.signature(getattr(dist, name)).parameters)
 
     def call(steps: Steps, *args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        while len(args) < len(order) and order[len(args)] in kwargs:  # torch's names, not ours
+            args = *args, kwargs.pop(order[len(args)])
         link = links.found_in(args, kwargs)
         if link is not None:
             steps.synchronize()
@@ -163,8 +170,9 @@ def _all_gather_into(steps: Steps, found: Any, tensor: torch.Tensor, group: Any 
 
 
 def _reduce_scatter(
-    steps: Steps, found: torch.Tensor, _given: Any, _op: Any = None, group: Any = None
+    steps: Steps, found: torch.Tensor, _given: Any, op: Any = None, group: Any = None
 ) -> float:
+    del op  # of values that nobody knows
     _meeting(steps, group=group)
     return found.nbytes * _count(steps, group)
 

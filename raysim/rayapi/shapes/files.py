@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 import torch.distributed.checkpoint.optimizer
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from raysim.rayapi.checkpoint import STANDS_FOR
@@ -114,6 +116,10 @@ def _save_shares(
     steps.synchronize()
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_writer.path)
+    state_dict = {
+        key: value.state_dict() if isinstance(value, Stateful) else value
+        for key, value in state_dict.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     share_bytes = _size_bytes(state_dict, all_parts=True) // context.world_size
     (folder / f"__{context.rank}_0.distcp").write_bytes(_text(None, share_bytes))
@@ -131,9 +137,21 @@ def _load_shares(
     context = steps.worker.expect_group().context
     folder = Path(checkpoint_id or storage_reader.path)
     found = read((folder / _METADATA).read_bytes())
-    state_dict.update({key: found[key] for key in state_dict if key in found})
-    steps.worker.read_bytes(_size_bytes(state_dict, all_parts=True) // context.world_size)
+    wanted = {key: found[key] for key in state_dict if key in found}
+    steps.worker.read_bytes(_size_bytes(wanted, all_parts=True) // context.world_size)
+    for key, value in wanted.items():
+        if isinstance(state_dict[key], Stateful):
+            state_dict[key].load_state_dict(_into(state_dict[key].state_dict(), value))
+        else:
+            state_dict[key] = value
     steps.worker.meet()
+
+
+def _into(own: Any, found: Any) -> Any:
+    """What was found, but for tensors: those that are there have its shapes, and places."""
+    if isinstance(own, Mapping) and isinstance(found, Mapping):
+        return {key: _into(value, found.get(key, value)) for key, value in own.items()}
+    return own if isinstance(own, torch.Tensor) else found
 
 
 def _load_optimizer(

@@ -257,6 +257,9 @@ def _norm(steps: Steps, *_a: Any, **_k: Any) -> torch.Tensor:
 
 
 def _distributed(r: Replaced) -> None:
+    def meet(worker: Any, group: Any = None, *_a: Any, **_k: Any) -> None:
+        worker.expect_group().meet(mesh.ranks_of(group))
+
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda _: True, "is_initialized": lambda w: w.in_group,
         "is_nccl_available": lambda w: bool(w.gpus),
@@ -265,10 +268,11 @@ def _distributed(r: Replaced) -> None:
         "get_rank": _rank, "get_world_size": _world_size,
         "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
-        "barrier": lambda w, group=None, *_a, **_k: w.expect_group().meet(mesh.ranks_of(group)),
+        "barrier": meet, "monitored_barrier": meet,
     }  # fmt: skip
     for name, ours in answers.items():
         r.call(dist, name, ours, worker_here)
+    r.call(dist.ProcessGroup, "monitored_barrier", meet, worker_here)
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )

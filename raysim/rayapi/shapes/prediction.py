@@ -29,6 +29,19 @@ from raysim.training.tower import StepOutcome, simulate
 from raysim.units import to_seconds
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Of a step that was not played, from others' (``shapes.sizes``)."""
+
+    step_ns: int
+    forward_ns: int
+    backward_ns: int
+    busy_ns: int
+    peak_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
     """One optimizer step under one plan."""
@@ -40,6 +53,8 @@ class Prediction:
     """Weights of models that are not trained (``shapes.beside``)."""
     script_bytes: int = 0
     """Other tensors that the script has on the GPU (``shapes.alive``)."""
+    instead: Figures | None = None
+    """Of batches of other sizes than what was played."""
 
     @property
     def _others_bytes(self) -> int:
@@ -48,11 +63,13 @@ class Prediction:
     @property
     def step_ns(self) -> int:
         """Of all ranks."""
-        return self.outcome.steady_step_ns
+        return self.instead.step_ns if self.instead else self.outcome.steady_step_ns
 
     @cached_property
     def passes_ns(self) -> tuple[int, int]:
         """Forward and backward of one micro-batch, as the slowest rank's kernels run them."""
+        if self.instead:
+            return self.instead.forward_ns, self.instead.backward_ns
         forward_ns, backward_ns = _passes(self.outcome.slowest, len(self.outcome.step_ns) - 1)
         batches = self.outcome.plan.gradient_accumulation_steps
         return forward_ns // batches, backward_ns // batches
@@ -60,6 +77,8 @@ class Prediction:
     @cached_property
     def busy_ns(self) -> int:
         """Of a step, what the slowest rank's kernels take, waits for their host apart."""
+        if self.instead:
+            return self.instead.busy_ns
         program, step = self.outcome.slowest.program, len(self.outcome.step_ns) - 1
         ops = program.ops[program.step_ends[step - 1] if step else 0 : program.step_ends[step]]
         return sum(op.duration_ns for op in ops if op.stream == COMPUTE)
@@ -77,11 +96,15 @@ class Prediction:
     @property
     def peak_bytes(self) -> int:
         """Of the fullest GPU."""
+        if self.instead:
+            return self.instead.peak_bytes
         return self.outcome.fullest.peak_bytes + self._others_bytes
 
     @property
     def allocated_bytes(self) -> int:
         """Of it, what torch calls allocated."""
+        if self.instead:
+            return self.instead.allocated_bytes
         return self.outcome.fullest.allocated_bytes + self._others_bytes
 
     @property
@@ -92,6 +115,8 @@ class Prediction:
     @property
     def reserved_bytes(self) -> int:
         """And what it has reserved."""
+        if self.instead:
+            return self.instead.reserved_bytes
         return self.outcome.fullest.reserved_bytes + self._others_bytes
 
     @property

@@ -19,6 +19,8 @@ from raysim.tracing.storages import key_of
 
 _WHICH = ("rank", "idx", "index", "id", "number", "count", "step", "steps", "name", "training")
 """Attributes that differ among modules alike: of layers, of ranks, in the course of a run."""
+_PLAIN = (bool, int, float, str, type(None))
+"""Arguments of a forward that may decide on what it does."""
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 Recomputing = Literal["", "reentrant", "non-reentrant"]
@@ -45,6 +47,10 @@ class Role:
     """What the script itself has on the GPU; None: nobody has looked yet."""
     batch: int = 1
     input_bytes: int = 0
+    between: tuple[Any, ...] = ()
+    """Keys of the traced forwards that it follows from, which was not (``shapes.sizes``)."""
+    sizes: tuple[int, ...] = ()
+    """Then, of all that it is given."""
 
     def kept_bytes(self, parameters: Iterable[torch.Tensor]) -> int:
         """Of its batch, what its model keeps for backward; recomputed, each layer's output."""
@@ -92,6 +98,16 @@ def _settings(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def call_key(
+    signature: Any, args: Any, kwargs: Mapping[str, Any], half: Any, *, learns: bool
+) -> tuple[Any, ...]:
+    """What makes two forwards alike."""
+    with _C.DisableTorchFunction():
+        shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
+        plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
+        return signature, shapes, tuple(kwargs), half, learns, plain
+
+
 def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """What a module is given, as the tracer takes it: a sequence or, with names, a mapping."""
     if not kwargs:
@@ -99,6 +115,11 @@ def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if not args:
         return dict(kwargs)
     return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
+
+
+def role_of(outputs: Any, given: Any) -> Role:
+    """Of a forward that has run."""
+    return Role(outputs=again(outputs), batch=samples_of(given), input_bytes=bytes_of(given))
 
 
 def samples_of(given: Any) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import torch
 
 from raysim.rayapi.shapes.alike import Made
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role
+from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.sizes import Sizes
 
 if TYPE_CHECKING:
     from raysim.training.checkpoint.cost import CheckpointCost
@@ -72,9 +74,31 @@ class Shared:
     """Node and GPU of ranks that have had messages, by their gang's identity."""
     peers: dict[Any, int] = field(default_factory=dict)
     """Ranks that a model's own collectives share it among, by its signature."""
+    sizes: Sizes = field(default_factory=Sizes)
     several: bool = False
     """A step has trained several modules (``shapes.several``)."""
     within_loss: list[Any] = field(default_factory=list)
     """Ranks within ``loss_parallel``."""
     too_large: Prediction | None = None
     """What ran out of memory."""
+
+    def between(
+        self, key: AskedFor, args: Any, kwargs: Any, say: Callable[[str], None]
+    ) -> Role | None:
+        """A forward that nobody has made, if it follows from others that somebody has."""
+        found = self.sizes.between(key, self.roles, say)
+        if found is not None:
+            given = args, kwargs
+            found = replace(found, batch=samples_of(given), input_bytes=bytes_of(given))
+            self.roles[key] = found
+        return found
+
+    def with_others(self, found: Prediction, others: tuple[int, int]) -> Prediction:
+        """Beside the weights of others and the script's tensors: one object for all ranks.
+
+        Steps are counted by it.
+        """
+        if not any(others):
+            return found
+        with_them = replace(found, beside_bytes=others[0], script_bytes=others[1])
+        return self.predictions.setdefault((id(found), others), with_them)

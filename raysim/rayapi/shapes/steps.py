@@ -12,6 +12,7 @@ with outputs of the shapes it had, ``backward`` makes no gradients, optimizers f
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,9 +41,10 @@ from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe, wrapping_in
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of, signature_of
+from raysim.rayapi.shapes.roles import Role, again, call_key, example_of, role_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
+from raysim.rayapi.shapes.sizes import mean_of
 from raysim.rayapi.shapes.spread import degree, heard, spread
 from raysim.rayapi.train.environment import host_pool
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -59,9 +61,6 @@ if TYPE_CHECKING:
     from raysim.rayapi.train.worker import Worker
 
 _half = partial(torch.get_autocast_dtype, "cuda")
-_PLAIN = (bool, int, float, str, type(None))
-"""Arguments of a forward that may decide on what it does."""
-_C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
 
 class Steps:
@@ -106,9 +105,9 @@ class Steps:
         """By module's identity, with the module, which thus keeps it."""
         self._found: dict[Any, Prediction] = {}
         """What was asked before, by what tells one step from another at a glance."""
-        self._micro = self._reduced = 0  # backwards of the step, and those with ``sync``
-        self._forwards = 0
-        """Since the last backward."""
+        self._batches = Counter[AskedFor]()  # of the step's backwards
+        self._micro = self._reduced = self._forwards = 0
+        """Backwards of the step, those with ``sync``, forwards since the last."""
         self._zeroes_late, self._repeats = False, False
         """The latter: a step has called its module twice that had called it once before."""
         self._views = 1
@@ -141,6 +140,7 @@ class Steps:
             return self.several.forward(partial(self._run, run), module, key, args, kwargs)
         self._key, self._module, self.own.paused = key, module, False
         self._forwards += module.training
+        role = role or self.shared.between(key, args, kwargs, self.say)
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[0]
         self.steady = role is not None and role.model is not None
@@ -151,10 +151,9 @@ class Steps:
         outputs = self._run(run, module, args, kwargs)
         self._example = example_of(describe(module).module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
-            self.shared.roles[key] = Role(
-                outputs=again(outputs), recomputes=self.recomputes, half=self.half,
-                batch=samples_of((args, kwargs)), input_bytes=bytes_of((args, kwargs)),
-            )  # fmt: skip
+            self.shared.roles[key] = replace(
+                role_of(outputs, (args, kwargs)), recomputes=self.recomputes, half=self.half
+            )
         self.mode.tape, self._outputs = Tape(outputs), outputs
         self.several.latest = module, key, args, kwargs, outputs
         return outputs
@@ -181,6 +180,7 @@ class Steps:
         """What was called was but a part of the model."""
         self._key = self._module = self._example = self._outputs = self.mode.tape = None
         self._forwards = self.queued_ns = 0
+        self._batches.clear()
 
     def _run(self, run: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
         self.inside = True
@@ -197,10 +197,7 @@ class Steps:
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
         half = torch.is_autocast_enabled("cuda") and _half()
-        with _C.DisableTorchFunction():
-            shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
-            plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
-            return self.signature(module), shapes, tuple(kwargs), half, learns, plain
+        return call_key(self.signature(module), args, kwargs, half, learns=learns)
 
     def signature(self, module: Any) -> AskedFor | None:
         """What tells its parameters from others'; None: it has none."""
@@ -241,6 +238,7 @@ class Steps:
             role.model = self._trace(loss)
         self.mode.tape = self._example = self._outputs = None
         self._micro += 1
+        self._batches[self._key] += 1
         self._reduced += self.sync and getattr(self._module, "require_backward_grad_sync", True)
         if self.latest is not None:
             self.queued_ns += self.latest.passes_ns[1]
@@ -419,21 +417,33 @@ class Steps:
         self._key, self._module, self._views, self._reduced = key, module, 1, reduced
         return self.asked(accumulation, optimizer)
 
-    def asked(self, accumulation: int, optimizer: Optimizer | None = None) -> Prediction:
-        """Of the step under way; an engine has its own optimizer."""
-        assert self._key is not None, "an update without a forward"
-        role = self.shared.roles[self._key]
+    def asked(
+        self, accumulation: int, optimizer: Optimizer | None = None, key: AskedFor | None = None
+    ) -> Prediction:
+        """Of the step under way, or one of such forwards; an engine has its own optimizer."""
+        batches, self._batches = self._batches, Counter()
+        if len(batches) > 1 and any(self.shared.roles[k].between for k in batches):
+            return mean_of(
+                [(self.asked(accumulation, optimizer, k), n) for k, n in batches.items()]
+            )
+        key = key or self._key
+        assert key is not None, "an update without a forward"
+        role = self.shared.roles[key]
         assert role.model is not None, "an update of a model without backward"
+        alike = (
+            self._views, accumulation, self._reduced > 1, optimizer, self.clipping, self.scales,
+            asked_tf32(),
+        )  # fmt: skip
+        if role.between:
+            ask = partial(self.asked, accumulation, optimizer)
+            return self.shared.sizes.step(role, (*alike, self.latest is None), ask)
         wrapping = spread(self, wrapping_in(self._module, self.within))
         others = (
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
         )
         feed = wrapping.fed(self.own.feed(self.feed, role.input_bytes, accumulation), role.model)
-        glance = (
-            id(self._module), self._key, self._views, accumulation, self._reduced > 1, optimizer,
-            self.clipping, feed, others, self.scales, asked_tf32(),
-        )  # fmt: skip
+        glance = id(self._module), key, alike, feed, others
         if glance in self._found:
             return self._found[glance]
         plan = wrapping.plan(
@@ -443,7 +453,7 @@ class Steps:
             accumulation=accumulation,
             reduces_each=self._reduced > 1,
             optimizer=optimizer,
-            autocast=self._key[3] or role.half,
+            autocast=key[3] or role.half,
             clipping=self.clipping,
             scales=self.scales,
         )
@@ -456,7 +466,7 @@ class Steps:
             keeps_output=role.held, zeroes_late=self._zeroes_late, host_pool=host_pool(self.worker),
         )  # fmt: skip
         found = self.predicted(plan, role, wrapping, feed)
-        found = self._found[glance] = self._with_others(found, others)
+        found = self._found[glance] = self.shared.with_others(found, others)
         return found
 
     def cluster(self, *, alone: int) -> ClusterSpec:
@@ -469,13 +479,6 @@ class Steps:
                 "training with torch on CPUs", "ScalingConfig(use_gpu=True) on nodes with GPUs"
             )
         return found
-
-    def _with_others(self, found: Prediction, others: tuple[int, int]) -> Prediction:
-        """One object for all ranks: steps are counted by it."""
-        if not any(others):
-            return found
-        with_them = replace(found, beside_bytes=others[0], script_bytes=others[1])
-        return self.shared.predictions.setdefault((id(found), others), with_them)
 
     def predicted(
         self, plan: TrainingPlan, role: Role, wrapping: Wrapping, feed: Feed

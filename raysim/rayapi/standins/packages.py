@@ -77,6 +77,10 @@ def packages_of_scripts() -> Iterator[None]:
 class Absent(ModuleType):
     """A package that is not installed."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name, as any module that a task of the script's uses."""
+        return import_module, (self.__name__,)
+
 
 def _installed(find: Any, name: str, package: str | None = None) -> ModuleSpec | None:
     """``importlib.util.find_spec``: a stand-in that was imported is still not installed."""

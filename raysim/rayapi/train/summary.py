@@ -5,7 +5,8 @@ Real counterpart: what a user reads off logs, ``nvidia-smi`` and a profiler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,16 +57,24 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     if not shared.steps:
         return report
     found, _ = max(shared.steps.values(), key=lambda each: each[1])
-    step_s, fullest = to_seconds(found.step_ns), found
+    step_s, fullest, per_step = to_seconds(found.step_ns), found, samples(found)
+    rows = tuple(_row(each, count) for each, count in _by_plan(shared))
     if shared.several:  # an optimizer's, and all others' until its next
         step_s = to_seconds(shared.paces.round_ns or found.step_ns)
-        fullest = max((each for each, _ in shared.steps.values()), key=lambda each: each.peak_bytes)
+        fullest = _fullest(shared.steps.values())
+    elif _varies(steps := _of_one_kind(shared)):
+        found, step_s, per_step = _mean(steps)
+        fullest = _fullest(steps)
+        what, share = _what(found), fullest.peak_bytes / fullest.capacity_bytes
+        count = sum(n for _, n in steps)
+        own = what, count, step_s, per_step / step_s, fullest.peak_bytes, share
+        rows = own, *(row for row in rows if row[0] != what)
     metrics = {
         **report.metrics, "step_seconds": step_s, "gpu_mem_peak_bytes": float(fullest.peak_bytes),
         "gpu_mem_peak": fullest.peak_bytes / fullest.capacity_bytes,
         "gpu_mem_allocated_bytes": float(fullest.allocated_bytes),
         "gpu_mem_reserved_bytes": float(fullest.reserved_bytes),
-        "samples_per_s": samples(found) / step_s,
+        "samples_per_s": per_step / step_s,
     }  # fmt: skip
     table = Table(
         title="Training steps",
@@ -73,7 +82,7 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
             ("what", "text"), ("steps", "count"), ("step", "seconds"), ("samples", "per_s"),
             ("GPU memory", "bytes"), ("share", "share"),
         ),
-        rows=tuple(_row(each, count) for each, count in _by_plan(shared)),
+        rows=rows,
     )  # fmt: skip
     tables = (table, _where(found), _memory(fullest), *report.tables)
     inputs = (
@@ -107,6 +116,43 @@ def _by_plan(shared: Shared) -> Iterator[tuple[Prediction, int]]:
         groups.setdefault(at, []).append((found, count))
     for group in groups.values():
         yield max(group, key=lambda each: each[1])[0], sum(count for _, count in group)
+
+
+_Steps = Collection[tuple["Prediction", int]]
+"""With how many there were of each."""
+
+
+def _of_one_kind(shared: Shared) -> _Steps:
+    """Those of the model that most steps trained."""
+    kinds: dict[str, list[tuple[Prediction, int]]] = {}
+    for found, count in shared.steps.values():
+        kinds.setdefault(_what(found), []).append((found, count))
+    return max(kinds.values(), key=lambda steps: sum(count for _, count in steps))
+
+
+def _varies(steps: _Steps) -> bool:
+    """Whether none of them stands for most, as where each batch has a length of its own."""
+    roles = Counter[tuple[int, int]]()
+    for found, count in steps:
+        roles[id(found.plan.model), found.plan.micro_batch] += count
+    return 2 * max(roles.values()) < roles.total() or any(found.instead for found, _ in steps)
+
+
+def _mean(steps: _Steps) -> tuple[Prediction, float, float]:
+    """The one nearest to the mean of those that were played, the mean's seconds and samples."""
+    count = sum(n for _, n in steps)
+    mean_ns = sum(found.step_ns * n for found, n in steps) / count
+    played = [found for found, _ in steps if not found.instead] or [found for found, _ in steps]
+    nearest = min(played, key=lambda found: abs(found.step_ns - mean_ns))
+    return (
+        nearest,
+        to_seconds(round(mean_ns)),
+        sum(samples(found) * n for found, n in steps) / count,
+    )
+
+
+def _fullest(steps: Collection[tuple[Prediction, int]]) -> Prediction:
+    return max((found for found, _ in steps), key=lambda found: found.peak_bytes)
 
 
 def with_cpu_training(report: LibraryReport, shared: CpuShared) -> LibraryReport:
@@ -176,10 +222,13 @@ def samples(found: Prediction) -> float:
     return float(found.plan.samples_per_step)
 
 
-def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
-    plan, step_s = found.plan, to_seconds(found.step_ns)
+def _what(found: Prediction) -> str:
+    plan = found.plan
     degrees = ("cp", plan.mesh.cp), ("tp", plan.mesh.tp)
     spread = "".join(f"{name} {ranks}, " for name, ranks in degrees if ranks > 1)
-    what = f"{plan.model.name}, {plan.engine_label}, {spread}{plan.mesh.world} GPUs"
-    share = found.peak_bytes / found.capacity_bytes
-    return what, count, step_s, samples(found) / step_s, found.peak_bytes, share
+    return f"{plan.model.name}, {plan.engine_label}, {spread}{plan.mesh.world} GPUs"
+
+
+def _row(found: Prediction, count: int) -> tuple[Cell, ...]:
+    step_s, share = to_seconds(found.step_ns), found.peak_bytes / found.capacity_bytes
+    return _what(found), count, step_s, samples(found) / step_s, found.peak_bytes, share

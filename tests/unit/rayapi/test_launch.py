@@ -9,6 +9,7 @@ import pytest
 from raysim.errors import ScenarioError
 from raysim.rayapi.launch.commands import Command, read_command
 from raysim.rayapi.launch.hosts import Machine, arguments, environment, hosts_of, seats_of
+from raysim.scenario.launchers import command_of
 
 
 def read(line: str) -> Command:
@@ -122,6 +123,12 @@ def test_a_double_dash_behind_a_module_is_no_argument() -> None:
     found = read("torchrun --nproc-per-node 8 -m app.train -- --depth=12")
     assert found.words == ("torchrun", "--nproc-per-node", "8", "-m")
     assert (found.script, found.args) == ("app.train", ("--depth=12",))
+
+
+def test_flags_of_a_script_may_look_like_its_launcher_s() -> None:
+    """``torchrun -m scripts.base_train -- --run=dummy``, where torchrun has ``--run-path``."""
+    found = command_of("torchrun --standalone -m", "scripts/base_train.py", ["--run=dummy"])
+    assert (found.script, found.args) == ("scripts.base_train", ("--run=dummy",))
 
 
 def test_deepspeed_tells_a_rank_its_number_by_a_flag_unless_it_is_told_not_to() -> None:

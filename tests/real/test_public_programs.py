@@ -1,0 +1,169 @@
+"""What public training scripts do that once failed here, each the smallest that did."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch's own functions
+
+from torch import nn  # noqa: E402
+
+from raysim.rayapi.shapes import steps  # noqa: E402
+from tests.real.test_launched_scripts import launched  # noqa: E402
+from tests.real.training_script_parts import fit_value  # noqa: E402
+
+
+def test_flash_attention_is_given_no_mask() -> None:
+    """Of tensor-parallel ranks whose embeddings are parts, a mask would have the parts' length."""
+
+    def loop(_: Any) -> Any:
+        config = transformers.LlamaConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, vocab_size=64,
+        )  # fmt: skip
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="flash_attention_2"
+        ).cuda()
+        given: list[Any] = []
+        model.model.layers[0].self_attn.register_forward_pre_hook(
+            lambda _m, _a, kwargs: given.append(kwargs["attention_mask"].ndim), with_kwargs=True
+        )
+        ids = torch.zeros(1, 8, dtype=torch.long, device="cuda")
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
+        return model.config._attn_implementation, given
+
+    assert fit_value(loop, workers=1) == ("flash_attention_2", [2])  # padding alone
+
+
+def test_a_distributed_checkpoint_takes_what_has_a_state(tmp_path: Path) -> None:
+    """``dcp.save({"model": model})``, as torch asks such objects for their ``state_dict``."""
+    import torch.distributed.checkpoint as dcp
+
+    def loop(_: Any) -> Any:
+        import ray.train
+
+        model = nn.Linear(64, 64, bias=False).cuda()
+        model.hook = lambda: None  # which could not be pickled
+        dcp.save({"model": model, "step": 3}, checkpoint_id=tmp_path)
+        state = {"model": model, "step": 0}
+        weight = model.weight
+        dcp.load(state, checkpoint_id=tmp_path)
+        ray.train.report({})
+        return state["model"] is model, model.weight is weight, state["step"]
+
+    assert fit_value(loop, workers=2) == (True, True, 3)
+
+
+def test_collectives_take_torch_s_names_and_give_futures() -> None:
+    """As nanochat's optimizer calls them."""
+    import torch.distributed as dist
+
+    def loop(_: Any) -> Any:
+        mine, whole = torch.zeros(4, device="cuda"), torch.zeros(8, device="cuda")
+        work = dist.reduce_scatter_tensor(mine, whole, op=dist.ReduceOp.AVG, async_op=True)
+        work.get_future().wait()
+        dist.all_gather_into_tensor(output_tensor=whole, input_tensor=mine)
+        dist.new_group(backend="gloo").monitored_barrier()  # Lightning's ``rank_zero_first``
+        return tuple(whole.shape)
+
+    assert fit_value(loop, workers=2) == (8,)
+
+
+class Padded(nn.Module):
+    """Tokens of any length, each attending to all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(512, 64)
+        self.block = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(64, 512)
+
+    def forward(self, ids: Any) -> Any:
+        """Logits of each."""
+        return self.head(self.block(self.embed(ids)))
+
+
+def padded(config: dict[str, Any]) -> tuple[float, int]:
+    """Steps over batches of some lengths: what the last one takes, and its memory."""
+    model = Padded().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    begin_s = 0.0
+    for length in config["lengths"]:
+        torch.cuda.synchronize()
+        begin_s = time.perf_counter()
+        ids = torch.zeros(64, length, dtype=torch.long, device="cuda")
+        logits = model(ids)
+        assert logits.shape == (64, length, 512)
+        nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin_s, torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize(("last", "traced"), [(504, 5), (800, 6)], ids=["between", "longer"])
+def test_of_many_lengths_those_between_are_not_traced(
+    last: int, traced: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need what their own trace says; what is longer than all before is traced."""
+    traces: list[Any] = []
+    real = steps.trace
+    monkeypatch.setattr(steps, "trace", lambda *a, **k: traces.append(a) or real(*a, **k))
+    lengths = [320, 640, 480, 400, 560, 520, 600, last]
+    found = fit_value(padded, workers=1, lengths=lengths)
+    assert len(traces) == traced
+    alone = fit_value(padded, workers=1, lengths=[last] * 3)
+    assert found == pytest.approx(alone, rel=0.02)
+
+
+def test_micro_batches_of_several_lengths_take_their_mean() -> None:
+    """And not as many times the last one's."""
+
+    def loop(config: dict[str, Any]) -> float:
+        model = Padded().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        begin_s = 0.0
+        for lengths in config["steps"]:
+            torch.cuda.synchronize()
+            begin_s = time.perf_counter()
+            for length in lengths:
+                ids = torch.zeros(64, length, dtype=torch.long, device="cuda")
+                model(ids).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin_s
+
+    known = [[n, n] for n in (320, 640, 480, 400, 560)]
+    both = [fit_value(loop, workers=1, steps=[*known, [n, n]]) for n in (360, 600)]
+    mixed = fit_value(loop, workers=1, steps=[*known, [600, 360]])
+    assert mixed == pytest.approx(sum(both) / 2, rel=0.01)
+    assert both[0] < 0.8 * mixed
+
+
+def test_a_package_that_fails_to_be_imported_may_have_namespaces(tmp_path: Path) -> None:
+    """Which find no parent afterwards (grain, without what it needs)."""
+    space = tmp_path / "broken" / "space"
+    space.mkdir(parents=True)
+    (space / "part.py").write_text("")
+    (space.parent / "__init__.py").write_text("import broken.space.part\nraise ImportError\n")
+    script = tmp_path / "train.py"
+    script.write_text("try:\n    import broken\nexcept ImportError:\n    print('went on')\n")
+    assert launched("python", str(script))[0] == ["went on"]
+
+
+def test_what_stands_for_a_package_goes_to_tasks_by_its_name(tmp_path: Path) -> None:
+    """A trainable that uses ``torchvision.transforms`` (Tune's cifar10_pytorch)."""
+    script = tmp_path / "tune.py"
+    script.write_text(
+        "import torchvision.transforms as transforms\nfrom ray import cloudpickle\n"
+        "print(cloudpickle.loads(cloudpickle.dumps(transforms)) is transforms)\n"
+    )
+    assert launched("python", str(script))[0] == ["True"]
