@@ -232,10 +232,15 @@ class Operator:
     """Tensors that live within its forward: of a loss all, of another those beside its output."""
     scratch_backward: tuple[Saved, ...] = ()
     """The same for backward."""
-    handed: float | None = None
-    """Elements per sample that it makes and does not keep itself; None: its output."""
-    read_after: int = 0
-    """How many modules later somebody keeps those, or reads them for the last time."""
+    traced: bool = False
+    """Whether ``scratch`` has all that its module has made and does not keep; else its output is
+    there too."""
+    left: tuple[tuple[float, int], ...] = ()
+    """Of a module's last one: elements per sample of each tensor that the module makes, does not
+    keep and leaves to others; how many modules later somebody keeps it, or it is gone."""
+    fullest_backward: float = 0.0
+    """Elements per sample of all gradients that are there while its backward runs, at most;
+    0: not heard."""
     gradient: float | None = None
     """Elements per sample of the largest gradient that its backward makes of an input; None: as
     many as the first tensor that it saves."""

@@ -7,7 +7,7 @@ tensor; the first layer that keeps it holds it. Layers with equal contents share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Literal
@@ -27,7 +27,7 @@ from raysim.models.table import (
     Saved,
     TensorDtype,
 )
-from raysim.tracing.lifetimes import Lifetimes, in_backward
+from raysim.tracing.lifetimes import Lifetimes, Stretch, in_backward
 from raysim.tracing.operators import Call, Kept
 from raysim.tracing.recording import Listener
 from raysim.tracing.storages import bytes_of
@@ -63,7 +63,7 @@ def assemble(
     ran = [c for v in walk.visits for c in v.calls]
     kept = {k.key for c in ran for k in c.keeps}
     sizes = {listener.key(t): bytes_of(t) for t in outputs if listener.grows(t)}
-    lifetimes = Lifetimes(ran, sizes if lets_go else {})
+    lifetimes = Lifetimes(ran, sizes if lets_go else {}, listener.ends, listener.produced)
     for t in () if lets_go else outputs:
         if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
             size = sizes[listener.key(t)]
@@ -229,7 +229,13 @@ class _Writer:
         calls = entry.calls
         if not calls and not entry.parameters:
             return None
-        operators = tuple(self._operator(run, name, entry.cls) for run in _runs(calls))
+        operators: tuple[Operator, ...] = ()
+        if calls:
+            stretch = self._lifetimes.stretch(calls, self.modules)
+            *most, last = (self._operator(run, name, entry.cls, stretch) for run in _runs(calls))
+            each = 1 / self.compute.itemsize / self.batch
+            left = tuple((size * each, after) for size, after in stretch.left)
+            operators = (*most, replace(last, left=left))
         parameters = tuple(self._parameter(p) for p in entry.parameters)
         return Module(name=name, cls=entry.cls, operators=operators, parameters=parameters)
 
@@ -237,14 +243,16 @@ class _Writer:
         local = parameter.name[len(self._prefix) + 1 :] if self._prefix else parameter.name
         return replace(parameter, name=local)
 
-    def _operator(self, calls: Sequence[Call], name: str, cls: str) -> Operator:
+    def _operator(
+        self, calls: Sequence[Call], name: str, cls: str, stretch: Stretch
+    ) -> Operator:
         """Calls that run back to back, per sample."""
         head, batch = calls[0], self.batch
         own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
         is_loss = head.kind == "loss"
-        handed, after = self._lifetimes.handed(calls, self.modules)
+        beside = stretch.most(self._lifetimes.places(calls))
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -267,10 +275,11 @@ class _Writer:
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
-            scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
+            scratch=self._scratch(self._lifetimes.in_forward(calls))
+            if is_loss else self._made(beside),
             scratch_backward=self._scratch(*self._in_backward(calls)),
-            handed=None if is_loss else handed / self.compute.itemsize / batch,
-            read_after=after,
+            traced=not is_loss,
+            fullest_backward=self._fullest(calls, stretch) / self.compute.itemsize / batch,
             gradient=self._gradient(calls),
             waiting=() if is_loss else self._waiting(calls),
             overwritten=any(c.overwritten for c in calls),
@@ -287,6 +296,17 @@ class _Writer:
         beside, made = in_backward(calls)
         return beside + (self.tangents if any(c is self._loss for c in calls) else 0), made
 
+    def _fullest(self, calls: Sequence[Call], stretch: Stretch) -> int:
+        """Bytes of all gradients that are there when their backward has most of them.
+
+        Less what their module has kept for others, which is free again by then.
+        """
+        places = self._lifetimes.places(calls)
+        return max(
+            (t - stretch.freed[p] for p, c in zip(places, calls, strict=True) for t in c.there),
+            default=0,
+        )
+
     def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
         """Gradients beside the backward of the call beside whose the most wait."""
         return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
@@ -302,6 +322,11 @@ class _Writer:
             for i, size in enumerate(sizes)
             if size > 0
         )
+
+    def _made(self, sizes: Iterable[int]) -> tuple[Saved, ...]:
+        """Of the compute type, as what is handed on."""
+        each = 1 / self.compute.itemsize / self.batch
+        return tuple(Saved(name=f"made#{i}", numel=n * each) for i, n in enumerate(sizes))
 
     def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:
         """Storages kept, each once; one that an earlier layer holds is not listed again."""

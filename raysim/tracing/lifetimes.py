@@ -4,25 +4,85 @@ Forward: from the operator that makes a storage to the last one that reads it, o
 where a node has saved it. Backward: gradients until the last node that was given them, and what
 nodes saved until they have run.
 
-Not modelled: variables of a function that has read them for the last time and goes on.
+A variable of a module's forward keeps its tensor until it is bound to another, deleted, or the
+forward returns: of what a model makes, the storages' owners are counted (``Ends``).
+
+Not modelled: variables of a loss that has read them for the last time and goes on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from raysim.tracing.operators import Call
+
+_C: Any = torch._C  # noqa: SLF001  (nothing else counts a storage's owners)
+
+
+class Ends:
+    """Which operator was the last one beside which a storage was there."""
+
+    def __init__(self) -> None:
+        self.found: dict[int, Call] = {}
+        """By identity."""
+        self._open: set[int] = set()
+
+    def look(self, latest: Call | None) -> None:
+        """Whose last owner has gone since the ``latest`` operator."""
+        if latest is not None and self._open:
+            gone = {key for key in self._open if _C._storage_Use_Count(key) < 2}  # noqa: SLF001, PLR2004
+            self._open -= gone
+            self.found |= dict.fromkeys(gone, latest)
+
+    def begin(self, keys: Iterable[int]) -> None:
+        """These are there, which the trace owns too."""
+        self._open.update(keys)
+
+    def keep(self, key: int) -> None:
+        """Backward needs it."""
+        self._open.discard(key)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Of a module's forward between two of others: what it makes and does not keep itself."""
+
+    left: tuple[tuple[int, int], ...]
+    """Bytes of each storage that is there when it is over, and how many modules later somebody
+    keeps it, or the last owner goes."""
+    beside: Mapping[int, tuple[int, ...]]
+    """By an operator's place, bytes of each other one that is there beside it, less what the
+    stretch keeps and has not made yet."""
+    freed: Mapping[int, int]
+    """By an operator's place, what is kept for later ones, whose backward has run before."""
+
+    def most(self, places: Iterable[int]) -> tuple[int, ...]:
+        """Of the fullest moment of some operators."""
+        return max((self.beside[place] for place in places), key=sum)
 
 
 class Lifetimes:
     """Of all that a loss's operators make, and of a model's outputs that nobody holds."""
 
-    def __init__(self, calls: Iterable[Call], outputs: Mapping[int, int]) -> None:
-        """``calls`` in the order in which they ran; ``outputs``: bytes, by identity."""
+    def __init__(
+        self, calls: Iterable[Call], outputs: Mapping[int, int], ends: Ends, made: Mapping[int, Call]
+    ) -> None:
+        """``calls`` in the order in which they ran; ``outputs``: bytes, by identity.
+
+        ``made``: by which operator, by identity.
+        """
+        self._made = made
         self._ran = ran = list(calls)
         self._places = {id(call): place for place, call in enumerate(ran)}
         self._last = {key: place for place, call in enumerate(ran) for key in call.reads}
+        for key, call in ends.found.items():
+            if call.kind != "loss" and not call.compiled and id(call) in self._places:
+                self._last[key] = max(self._last.get(key, -1), self._places[id(call)])
         self._begin = dict.fromkeys(outputs, -1)
         self._sizes = dict(outputs)
         for place, call in enumerate(ran):
@@ -34,26 +94,56 @@ class Lifetimes:
             for kept in call.keeps:
                 self._keeper.setdefault(kept.key, place)
 
-    def handed(self, calls: Sequence[Call], modules: Mapping[int, int]) -> tuple[int, int]:
-        """Bytes that a run of calls makes and does not keep, and how many modules they live on.
+    def places(self, calls: Iterable[Call]) -> list[int]:
+        """Of some that ran."""
+        return [self._places[id(call)] for call in calls]
 
-        ``modules``: the place of each call's module. Of what is read within the run alone only the
-        last call's counts; in place nothing is made.
+    def stretch(self, calls: Sequence[Call], modules: Mapping[int, int]) -> Stretch:
+        """Of a module's ``calls``; ``modules``: the place of each call's module among all."""
+        first, ends = self._places[id(calls[0])], self._places[id(calls[-1])]
+        born: dict[int, list[tuple[int, int, int]]] = {}
+        kept: dict[int, int] = {}
+        left: list[tuple[int, int, int]] = []
+        for key, begin, size in self._begun(calls, first):
+            last = self._keeper.get(key, max(begin, self._last.get(key, begin)))
+            if key in self._keeper and last <= ends:
+                kept[begin] = kept.get(begin, 0) + size
+            elif last > ends:
+                after = modules[id(self._ran[last])] - modules[id(calls[-1])]
+                left.append((begin, size, after))
+            else:
+                born.setdefault(begin, []).append((last, key, size))
+        later = sum(kept.values()) + sum(size for _, size, _ in left)
+        there: dict[int, tuple[int, int]] = {}
+        beside: dict[int, tuple[int, ...]] = {}
+        for place in range(first, ends + 1):
+            there |= {key: (last, size) for last, key, size in born.get(place, ())}
+            later -= kept.get(place, 0) + sum(size for begin, size, _ in left if begin == place)
+            beside[place] = tuple(_less((size for _, size in there.values()), later))
+            there = {key: (last, size) for key, (last, size) in there.items() if last > place}
+        passed_on = tuple((size, after) for _, size, after in left if after > 0)
+        return Stretch(passed_on, beside, self._freed(calls))
+
+    def _freed(self, calls: Sequence[Call]) -> dict[int, int]:
+        """Backward goes the other way: what none of the ones before keeps is free again."""
+        sizes = {k.key: k.size_bytes for c in calls for k in c.keeps if not k.returned}
+        found, freed = dict[int, int](), 0
+        for place in reversed(self.places(calls)):
+            found[place] = freed
+            mine = {k.key for k in self._ran[place].keeps}
+            freed += sum(sizes.pop(k, 0) for k in mine if self._keeper.get(k) == place)
+        return found
+
+    def _begun(self, calls: Sequence[Call], first: int) -> Iterator[tuple[int, int, int]]:
+        """Storages that these make, each with the place where, and its bytes.
+
+        What was made of nothing may be known to grow with the batch only once it is written to.
         """
-        own = {k.key for call in calls for k in call.keeps}
-        ends, here = self._places[id(calls[-1])], modules[id(calls[-1])]
-        made, inside, after = 0, 0, 0
-        for call in calls:
-            for key, size in call.results.items():
-                if key in call.reads or key in own:
-                    continue
-                last = self._keeper.get(key, self._last.get(key, -1))
-                if last > ends:
-                    made += size
-                    after = max(after, modules[id(self._ran[last])] - here)
-                elif call is calls[-1]:
-                    inside += size
-        return made + inside, after
+        found = {key: size for call in calls for key, size in call.results.items()}
+        for key, size in found.items():
+            place = self._places.get(id(self._made.get(key)), -1)
+            if place >= first:
+                yield key, place, size
 
     def in_forward(self, calls: Sequence[Call]) -> int:
         """Most bytes that these hold beyond all that they keep for backward."""
@@ -72,6 +162,15 @@ class Lifetimes:
             last = max(begin, self._last.get(key, begin))
             if key not in self._keeper and begin <= place <= last:
                 yield self._sizes[key]
+
+
+def _less(sizes: Iterable[int], taken: int) -> Iterator[int]:
+    """Sizes, largest first, without so many bytes of them."""
+    for size in sorted(sizes, reverse=True):
+        cut = min(size, taken)
+        taken -= cut
+        if size > cut:
+            yield size - cut
 
 
 def in_backward(calls: Sequence[Call]) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 from raysim.models.table import Attention
 from raysim.tracing import attention, composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
+from raysim.tracing.lifetimes import Ends
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
 from raysim.tracing.storages import PLAIN, bytes_of, is_spread, key_of, local_part
@@ -62,6 +63,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Loss functions running, one inside the other."""
         self.values = Values()
         self._waiting = Waiting(local_part(p).shape for p in model.parameters())
+        self.ends = Ends()
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
@@ -121,6 +123,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """``pack`` of ``saved_tensors_hooks``: the operator that just drew a number saves this."""
         kept = Kept(self.key(tensor), bytes_of(tensor), tensor.dtype)
         self._keeps.append((_drawn(), self._latest, kept))
+        self.ends.keep(kept.key)
         return tensor
 
     def copy_weight(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -160,8 +163,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not self._backward and self._latest and any(map(_is_placed, tensors(args))):
                 self._latest.dispatches += round(peers.DISPATCHED)
             return NotImplemented
-        self.running = str(func)
-        kwargs = kwargs or {}
+        self.running, kwargs = str(func), kwargs or {}
+        if not self._backward:
+            self.ends.look(self._latest)
         if any(t.is_meta for t in tensors((args, kwargs))):
             args, kwargs = tree_map_only(torch.Tensor, self._moved_to_meta, (args, kwargs))
         if func is _NUMBER and args[0].is_meta and not (self._deaf or self._backward):
@@ -308,6 +312,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.compiled = self.walk.in_compiled
         self._numbered(call)
         self._latest = call
+        self.ends.begin(call.results)
         for t in tensors(out):
             self.produced.setdefault(self.key(t), call)
         if call.kind == "loss" and call.made and self.loss is None:
@@ -390,6 +395,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What backward makes for a call, or for a view after it."""
         made = self._bytes(out)
         call.gradients.append((self._waiting.there(made), sum(made.values())))
+        call.there.append(self._waiting.there(()))
         weights = {_without_ones(shape) for shape in call.weight_shapes}
         weights |= {shape[::-1] for shape in weights}
         inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]

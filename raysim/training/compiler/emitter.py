@@ -64,18 +64,14 @@ class UnitEmitter:
             b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
             earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
-        parts, handed = unit.forward_temps, unit.handed if keep else (0, 0)
-        if handed[0] and parts and parts[0] == handed[0]:
-            parts = parts[1:]
             self._hand_on(unit)
+        parts = unit.forward_temps if keep else (*(n for n, _ in unit.left), *unit.forward_temps)
         b.alloc(unit.temp_category, sum(parts), unit.name, tensors=parts)
         seconds, host_s, flops, after = unit.run(phase)
         op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, sum(parts), unit.name)
-        if handed[0] and parts is unit.forward_temps:
-            self._hand_on(unit)
         self._read_for_the_last_time()
         b.free("logits", earlier[1], earlier[0])
         self.join(beside)
@@ -83,10 +79,11 @@ class UnitEmitter:
         self.engine.after(unit, phase, op)
 
     def _hand_on(self, unit: Unit) -> None:
-        """Its output, which the next units read; this one's reading is counted too."""
-        label, (size, units) = f"output of {unit.name}", unit.handed
-        self.handed.append((label, size, units + 1))
-        self.b.alloc("temporary", size, label)
+        """What the next units read; this one's reading is counted too."""
+        for size, units in unit.left:
+            label = f"left by {unit.name}"
+            self.handed.append((label, size, units + 1))
+            self.b.alloc("temporary", size, label)
 
     def _hand_over(self, kept: Sequence[int]) -> None:
         """What a unit is about to keep may be what an earlier one has made."""

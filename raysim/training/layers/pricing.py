@@ -196,7 +196,7 @@ class Pricer:
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,
-            handed=self._handed(operators),
+            left=self._left(operators),
             waiting=self._waiting(operators),
             summed=any(o.summed for o in operators),
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
@@ -391,6 +391,7 @@ class Pricer:
         forward: tuple[float, ...] = (0.0,)
         backward: tuple[float, ...] = (0.0,)
         in_place = any(_overwrites(o) for o in operators)
+        waiting, passed_on = sum(self._waiting(operators)), self.cut == "module"
         for o in operators:
             if o.kind == "loss":
                 beside, copy, gradients = self._loss_scratch(o)
@@ -406,14 +407,16 @@ class Pricer:
             elif o.saves:
                 grad_in = self._bytes(source_of(o))
             workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
-            made = out if o.handed is None else o.handed * samples * width
+            made = out if not o.traced else 0.0 if passed_on else sum(n for n, _ in o.left) * samples * width
             forward = max(forward, (made, workspace, *map(self._bytes, o.scratch)), key=sum)
             if o.gradients == "none":
                 continue
             if workspace or (o.conv and not self.costs.serial):
                 workspace = workspace_bytes(o, samples, width, backward=True)
             out = 0.0 if in_place or o.overwritten else out
-            beneath = map(self._bytes, o.scratch_backward)
+            beneath = [*map(self._bytes, o.scratch_backward)]
+            heard = o.fullest_backward * samples * width - waiting - out - grad_in
+            beneath += [round(heard)] if heard > sum(beneath) else []
             backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
@@ -426,13 +429,13 @@ class Pricer:
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
 
-    def _handed(self, operators: Sequence[Operator]) -> tuple[int, int]:
-        """Bytes of the last one's output that others read, and how many units later the last."""
-        last = operators[-1] if operators and self.cut == "module" else None
-        if last is None or not last.handed or not last.read_after:
-            return 0, 0
-        samples = self.sharding.samples(last, self.batch)
-        return round(last.handed * samples * COMPUTE_DTYPE_BYTES[self.dtype]), last.read_after
+    def _left(self, operators: Sequence[Operator]) -> tuple[tuple[int, int], ...]:
+        """Bytes of each tensor that others read, and how many units later it is gone."""
+        if self.cut != "module" or not operators:
+            return ()
+        samples = self.sharding.samples(last := operators[-1], self.batch)
+        width = COMPUTE_DTYPE_BYTES[self.dtype]
+        return tuple((round(numel * samples * width), after) for numel, after in last.left)
 
     def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
         """Of the operator beside whose backward the most wait."""

@@ -119,9 +119,9 @@ class Unit:
     """The same, tensor by tensor."""
     backward_temps: tuple[int, ...]
     """Tensor by tensor: the output's gradient and the input's."""
-    handed: tuple[int, int]
-    """Bytes of an output that its forward does not keep, and how many units later it is read for
-    the last time, or kept; 0: not told."""
+    left: tuple[tuple[int, int], ...]
+    """Bytes of each tensor that its forward makes, does not keep and leaves to others, and how many
+    units later it is gone, or kept."""
     waiting: tuple[int, ...]
     """Gradients made before it that its backward neither reads nor makes, tensor by tensor."""
     summed: bool
