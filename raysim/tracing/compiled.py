@@ -233,7 +233,7 @@ def _forget(call: Call) -> None:
     if call.kind in FUSED:
         call.moved = call.indexed = call.moved_backward = call.indexed_backward = 0.0
         call.kernels = call.kernels_backward = 0
-        call.gradients, call.gradient = [], 0
+        call.gradients, call.there, call.gradient = [], [], 0
 
 
 def _keep(

@@ -252,7 +252,7 @@ class _Writer:
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
         is_loss = head.kind == "loss"
-        beside = stretch.most(self._lifetimes.places(calls))
+        beside = stretch.most(calls)
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -279,9 +279,9 @@ class _Writer:
             if is_loss else self._made(beside),
             scratch_backward=self._scratch(*self._in_backward(calls)),
             traced=not is_loss,
-            fullest_backward=self._fullest(calls, stretch) / self.compute.itemsize / batch,
+            fullest_backward=stretch.most_back(calls) / self.compute.itemsize / batch,
             gradient=self._gradient(calls),
-            waiting=() if is_loss else self._waiting(calls),
+            waiting=() if is_loss else self._waiting(calls, stretch),
             overwritten=any(c.overwritten for c in calls),
             summed=any(c.summed for c in calls),
             collectives=tuple(c for call in calls for c in call.collectives),
@@ -296,20 +296,9 @@ class _Writer:
         beside, made = in_backward(calls)
         return beside + (self.tangents if any(c is self._loss for c in calls) else 0), made
 
-    def _fullest(self, calls: Sequence[Call], stretch: Stretch) -> int:
-        """Bytes of all gradients that are there when their backward has most of them.
-
-        Less what their module has kept for others, which is free again by then.
-        """
-        places = self._lifetimes.places(calls)
-        return max(
-            (t - stretch.freed[p] for p, c in zip(places, calls, strict=True) for t in c.there),
-            default=0,
-        )
-
-    def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
-        """Gradients beside the backward of the call beside whose the most wait."""
-        return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
+    def _waiting(self, calls: Sequence[Call], stretch: Stretch) -> tuple[Saved, ...]:
+        """Gradients that wait beside the fullest moment of their module's backward."""
+        return self._scratch(*max((stretch.waiting(c) for c in calls), key=sum))
 
     def _gradient(self, calls: Sequence[Call]) -> float | None:
         """Elements of the largest that backward makes of an input."""

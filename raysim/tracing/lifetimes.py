@@ -56,14 +56,32 @@ class Stretch:
     """Bytes of each storage that is there when it is over, and how many modules later somebody
     keeps it, or the last owner goes."""
     beside: Mapping[int, tuple[int, ...]]
-    """By an operator's place, bytes of each other one that is there beside it, less what the
+    """By an operator's identity, bytes of each other storage that is there beside it, less what the
     stretch keeps and has not made yet."""
     freed: Mapping[int, int]
-    """By an operator's place, what is kept for later ones, whose backward has run before."""
+    """By an operator's identity, what is kept for later ones, whose backward has run before."""
+    fullest: Call | None
+    """The operator beside whose backward are most gradients and kept storages; None: none was
+    heard."""
 
-    def most(self, places: Iterable[int]) -> tuple[int, ...]:
-        """Of the fullest moment of some operators."""
-        return max((self.beside[place] for place in places), key=sum)
+    def most(self, calls: Iterable[Call]) -> tuple[int, ...]:
+        """Of the fullest moment of some operators' forward."""
+        return max((self.beside[id(call)] for call in calls), key=sum)
+
+    def most_back(self, calls: Iterable[Call]) -> int:
+        """Bytes of all gradients that are there when some operators' backward has most of them.
+
+        Less what the stretch has kept for others, which is free again by then.
+        """
+        return max((size - self.freed[id(c)] for c in calls for size in c.there), default=0)
+
+    def waiting(self, call: Call) -> tuple[int, ...]:
+        """Bytes of each gradient that waits beside an operator's backward, less the same."""
+        if self.fullest is None:
+            return tuple((call.waiting or {}).values())
+        if call is not self.fullest:
+            return ()
+        return tuple(_less((call.waiting or {}).values(), self.freed[id(call)]))
 
 
 class Lifetimes:
@@ -94,10 +112,6 @@ class Lifetimes:
             for kept in call.keeps:
                 self._keeper.setdefault(kept.key, place)
 
-    def places(self, calls: Iterable[Call]) -> list[int]:
-        """Of some that ran."""
-        return [self._places[id(call)] for call in calls]
-
     def stretch(self, calls: Sequence[Call], modules: Mapping[int, int]) -> Stretch:
         """Of a module's ``calls``; ``modules``: the place of each call's module among all."""
         first, ends = self._places[id(calls[0])], self._places[id(calls[-1])]
@@ -119,18 +133,21 @@ class Lifetimes:
         for place in range(first, ends + 1):
             there |= {key: (last, size) for last, key, size in born.get(place, ())}
             later -= kept.get(place, 0) + sum(size for begin, size, _ in left if begin == place)
-            beside[place] = tuple(_less((size for _, size in there.values()), later))
+            beside[id(self._ran[place])] = tuple(_less((size for _, size in there.values()), later))
             there = {key: (last, size) for key, (last, size) in there.items() if last > place}
         passed_on = tuple((size, after) for _, size, after in left if after > 0)
-        return Stretch(passed_on, beside, self._freed(calls))
+        freed = self._freed(calls)
+        heard = [(max(c.there) - freed[id(c)], i) for i, c in enumerate(calls) if any(c.there)]
+        fullest = calls[max(heard)[1]] if heard else None
+        return Stretch(passed_on, beside, freed, fullest)
 
     def _freed(self, calls: Sequence[Call]) -> dict[int, int]:
         """Backward goes the other way: what none of the ones before keeps is free again."""
         sizes = {k.key: k.size_bytes for c in calls for k in c.keeps if not k.returned}
         found, freed = dict[int, int](), 0
-        for place in reversed(self.places(calls)):
-            found[place] = freed
-            mine = {k.key for k in self._ran[place].keeps}
+        for call in reversed(calls):
+            found[id(call)] = freed
+            mine, place = {k.key for k in call.keeps}, self._places[id(call)]
             freed += sum(sizes.pop(k, 0) for k in mine if self._keeper.get(k) == place)
         return found
 

@@ -61,9 +61,7 @@ class Waiting:
         }  # fmt: skip
         outputs = {key(t): t for t in made if tuple(t.shape) not in self._weights}
         taken = {key(t) for t in given} | set(outputs)
-        found = {k: size for k, size in self._made.items() if k not in taken}
-        for k, t in outputs.items():
-            size = bytes_of(t)
-            if size >= LEAST_BYTES:
-                self._made[k] = size
+        waits = (each for each in self._made.items() if each[0] not in taken)
+        found = {k: size for k, size in waits if size >= LEAST_BYTES}
+        self._made |= {k: bytes_of(t) for k, t in outputs.items()}
         return found

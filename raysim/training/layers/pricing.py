@@ -415,8 +415,11 @@ class Pricer:
                 workspace = workspace_bytes(o, samples, width, backward=True)
             out = 0.0 if in_place or o.overwritten else out
             beneath = [*map(self._bytes, o.scratch_backward)]
-            heard = o.fullest_backward * samples * width - waiting - out - grad_in
-            beneath += [round(heard)] if heard > sum(beneath) else []
+            if o.fullest_backward:
+                heard = max(0.0, o.fullest_backward * samples * width - waiting)
+                out = min(out, heard)
+                grad_in = min(grad_in, heard - out)
+                beneath += [heard - out - grad_in]
             backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
