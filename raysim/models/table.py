@@ -98,6 +98,8 @@ class Saved:
     returned: bool = False
     """Backward does not need it: the model's output object holds it, as long as somebody holds
     that."""
+    late: bool = False
+    """Made after the fullest moment of its module's forward."""
     source: str = ""
     """The input it is a function of alone, and has the type of under autocast; an fp32 copy of one
     that is fp32 already is that tensor itself."""
@@ -235,9 +237,10 @@ class Operator:
     traced: bool = False
     """Whether ``scratch`` has all that its module has made and does not keep; else its output is
     there too."""
-    left: tuple[tuple[float, int], ...] = ()
+    left: tuple[tuple[float, int, bool], ...] = ()
     """Of a module's last one: elements per sample of each tensor that the module makes, does not
-    keep and leaves to others; how many modules later somebody keeps it, or it is gone."""
+    keep and leaves to others; how many modules later somebody keeps it, or it is gone; whether it
+    is ``late``."""
     fullest_backward: float = 0.0
     """Elements per sample of all gradients that are there while its backward runs, at most;
     0: not heard."""

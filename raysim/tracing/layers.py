@@ -7,7 +7,7 @@ tensor; the first layer that keeps it holds it. Layers with equal contents share
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Literal
@@ -234,7 +234,7 @@ class _Writer:
             stretch = self._lifetimes.stretch(calls, self.modules)
             *most, last = (self._operator(run, name, entry.cls, stretch) for run in _runs(calls))
             each = 1 / self.compute.itemsize / self.batch
-            left = tuple((size * each, after) for size, after in stretch.left)
+            left = tuple((size * each, after, late) for size, after, late in stretch.left)
             operators = (*most, replace(last, left=left))
         parameters = tuple(self._parameter(p) for p in entry.parameters)
         return Module(name=name, cls=entry.cls, operators=operators, parameters=parameters)
@@ -243,9 +243,7 @@ class _Writer:
         local = parameter.name[len(self._prefix) + 1 :] if self._prefix else parameter.name
         return replace(parameter, name=local)
 
-    def _operator(
-        self, calls: Sequence[Call], name: str, cls: str, stretch: Stretch
-    ) -> Operator:
+    def _operator(self, calls: Sequence[Call], name: str, cls: str, stretch: Stretch) -> Operator:
         """Calls that run back to back, per sample."""
         head, batch = calls[0], self.batch
         own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
@@ -270,13 +268,14 @@ class _Writer:
             layer_norms=tuple(_layer_norms(calls, batch)),
             recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
-            saves=tuple(self._saves(calls)),
+            saves=tuple(self._saves(calls, stretch.late)),
             output=outputs[-1] / batch if outputs else 0.0,
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
             scratch=self._scratch(self._lifetimes.in_forward(calls))
-            if is_loss else self._made(beside),
+            if is_loss
+            else self._made(beside),
             scratch_backward=self._scratch(*self._in_backward(calls)),
             traced=not is_loss,
             fullest_backward=stretch.most_back(calls) / self.compute.itemsize / batch,
@@ -317,7 +316,7 @@ class _Writer:
         each = 1 / self.compute.itemsize / self.batch
         return tuple(Saved(name=f"made#{i}", numel=n * each) for i, n in enumerate(sizes))
 
-    def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:
+    def _saves(self, calls: Sequence[Call], late: Set[int]) -> Iterator[Saved]:
         """Storages kept, each once; one that an earlier layer holds is not listed again."""
         listed: set[int] = set()
         for kept in (k for c in calls for k in c.keeps):
@@ -327,7 +326,7 @@ class _Writer:
             numel, dtype = self._stored(kept)
             yield Saved(
                 name=self._name(kept.key), numel=numel / self.batch, dtype=dtype,
-                returned=kept.returned,
+                returned=kept.returned, late=kept.key in late,
             )  # fmt: skip
 
     def _stored(self, kept: Kept) -> tuple[float, TensorDtype]:

@@ -13,7 +13,7 @@ Not modelled: variables of a loss that has read them for the last time and goes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Ends:
     def look(self, latest: Call | None) -> None:
         """Whose last owner has gone since the ``latest`` operator."""
         if latest is not None and self._open:
-            gone = {key for key in self._open if _C._storage_Use_Count(key) < 2}  # noqa: SLF001, PLR2004
+            gone = {key for key in self._open if _C._storage_Use_Count(key) < 2}  # noqa: SLF001
             self._open -= gone
             self.found |= dict.fromkeys(gone, latest)
 
@@ -52,17 +52,19 @@ class Ends:
 class Stretch:
     """Of a module's forward between two of others: what it makes and does not keep itself."""
 
-    left: tuple[tuple[int, int], ...]
-    """Bytes of each storage that is there when it is over, and how many modules later somebody
-    keeps it, or the last owner goes."""
+    left: tuple[tuple[int, int, bool], ...]
+    """Bytes of each storage that is there when it is over, how many modules later somebody keeps
+    it, or the last owner goes, and whether it is ``late``."""
+    late: Set[int]
+    """Storages that are left or kept and made after the fullest moment of forward."""
     beside: Mapping[int, tuple[int, ...]]
-    """By an operator's identity, bytes of each other storage that is there beside it, less what the
-    stretch keeps and has not made yet."""
+    """By an operator's identity, bytes of each other storage that is there beside it, and of each
+    that is late; less what is kept or left, not late, and not made yet."""
     freed: Mapping[int, int]
     """By an operator's identity, what is kept for later ones, whose backward has run before."""
     fullest: Call | None
     """The operator beside whose backward are most gradients and kept storages; None: none was
-    heard."""
+    heard, or not of all."""
 
     def most(self, calls: Iterable[Call]) -> tuple[int, ...]:
         """Of the fullest moment of some operators' forward."""
@@ -73,7 +75,8 @@ class Stretch:
 
         Less what the stretch has kept for others, which is free again by then.
         """
-        return max((size - self.freed[id(c)] for c in calls for size in c.there), default=0)
+        heard = calls if self.fullest is not None else ()
+        return max((size - self.freed[id(c)] for c in heard for size in c.there), default=0)
 
     def waiting(self, call: Call) -> tuple[int, ...]:
         """Bytes of each gradient that waits beside an operator's backward, less the same."""
@@ -88,7 +91,11 @@ class Lifetimes:
     """Of all that a loss's operators make, and of a model's outputs that nobody holds."""
 
     def __init__(
-        self, calls: Iterable[Call], outputs: Mapping[int, int], ends: Ends, made: Mapping[int, Call]
+        self,
+        calls: Iterable[Call],
+        outputs: Mapping[int, int],
+        ends: Ends,
+        made: Mapping[int, Call],
     ) -> None:
         """``calls`` in the order in which they ran; ``outputs``: bytes, by identity.
 
@@ -115,31 +122,34 @@ class Lifetimes:
     def stretch(self, calls: Sequence[Call], modules: Mapping[int, int]) -> Stretch:
         """Of a module's ``calls``; ``modules``: the place of each call's module among all."""
         first, ends = self._places[id(calls[0])], self._places[id(calls[-1])]
-        born: dict[int, list[tuple[int, int, int]]] = {}
-        kept: dict[int, int] = {}
-        left: list[tuple[int, int, int]] = []
+        begun = {place: list[tuple[int, int, int]]() for place in range(first, ends + 1)}
+        stays, ahead, left = set[int](), set[int](), list[tuple[int, int, int]]()
         for key, begin, size in self._begun(calls, first):
             last = self._keeper.get(key, max(begin, self._last.get(key, begin)))
-            if key in self._keeper and last <= ends:
-                kept[begin] = kept.get(begin, 0) + size
-            elif last > ends:
+            if key in self._keeper or last > ends:
+                stays.add(key)
+            elif self._ran[begin].compiled:
+                continue  # whose buffers the compiler has planned
+            begun[begin].append((key, size, last))
+            if self._ran[last].kind == "loss" and last <= ends:
+                ahead.add(key)
+            if last > ends:
                 after = modules[id(self._ran[last])] - modules[id(calls[-1])]
-                left.append((begin, size, after))
-            else:
-                born.setdefault(begin, []).append((last, key, size))
-        later = sum(kept.values()) + sum(size for _, size, _ in left)
-        there: dict[int, tuple[int, int]] = {}
+                left.append((key, size, after))
+        there = list(_there(begun, stays))
+        levels = [sum(here.values()) for here in there]
+        early = (set(there[levels.index(max(levels))]) | ahead) & stays
+        total = sum(size for made in begun.values() for key, size, _ in made if key in early)
         beside: dict[int, tuple[int, ...]] = {}
-        for place in range(first, ends + 1):
-            there |= {key: (last, size) for last, key, size in born.get(place, ())}
-            later -= kept.get(place, 0) + sum(size for begin, size, _ in left if begin == place)
-            beside[id(self._ran[place])] = tuple(_less((size for _, size in there.values()), later))
-            there = {key: (last, size) for key, (last, size) in there.items() if last > place}
-        passed_on = tuple((size, after) for _, size, after in left if after > 0)
+        for place, here in zip(begun, there, strict=True):
+            unmade = total - sum(size for key, size in here.items() if key in early)
+            others = (size for key, size in here.items() if key not in early)
+            beside[id(self._ran[place])] = tuple(_less(others, unmade))
         freed = self._freed(calls)
-        heard = [(max(c.there) - freed[id(c)], i) for i, c in enumerate(calls) if any(c.there)]
-        fullest = calls[max(heard)[1]] if heard else None
-        return Stretch(passed_on, beside, freed, fullest)
+        return Stretch(
+            left=tuple((size, after, key not in early) for key, size, after in left if after > 0),
+            late=stays - early, beside=beside, freed=freed, fullest=_fullest(calls, freed),
+        )  # fmt: skip
 
     def _freed(self, calls: Sequence[Call]) -> dict[int, int]:
         """Backward goes the other way: what none of the ones before keeps is free again."""
@@ -179,6 +189,28 @@ class Lifetimes:
             last = max(begin, self._last.get(key, begin))
             if key not in self._keeper and begin <= place <= last:
                 yield self._sizes[key]
+
+
+def _there(
+    begun: Mapping[int, Sequence[tuple[int, int, int]]], stays: Set[int]
+) -> Iterator[dict[int, int]]:
+    """At each place the storages that are there, with their bytes; some stay to the end.
+
+    ``begun``: by place, what is made there: identity, bytes, its last place.
+    """
+    here: dict[int, tuple[int, int]] = {}
+    for place, made in begun.items():
+        here |= {key: (size, last) for key, size, last in made}
+        yield {key: size for key, (size, _) in here.items()}
+        here = {key: each for key, each in here.items() if key in stays or each[1] > place}
+
+
+def _fullest(calls: Sequence[Call], freed: Mapping[int, int]) -> Call | None:
+    """Beside whose backward most is there; of fused functions gradients are not heard."""
+    back = [call for call in calls if call.kernels_backward or call.there]
+    if not back or not all(call.there for call in back):
+        return None
+    return max(back, key=lambda call: max(call.there) - freed[id(call)])
 
 
 def _less(sizes: Iterable[int], taken: int) -> Iterator[int]:

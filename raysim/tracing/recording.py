@@ -359,16 +359,21 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if call.waiting is None:
             call.waiting, call.summed = waiting, self._waiting.has_sum(given)
-        if name != "add" or not self._waiting.add(given, out):
-            for t in given:
-                call.waiting.pop(self.key(t), None)
+        engines = name == "add" and self._waiting.add(given, out)
+        for t in () if engines else given:
+            call.waiting.pop(self.key(t), None)
         if call.attention is not None:
             return
         if name in SCATTERS:
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:
-            self._note_gradient(call, out, of_view=_number(node) in self._views)
+            of_view = _number(node) in self._views
+            self._note_gradient(call, out, of_view=of_view)
+            # The engine adds in place, but where a mode listens; a product's view is back before
+            # there is a weight's gradient.
+            if call.recurrent is None and not (engines or (of_view and call.gemm)):
+                call.there.append(self._waiting.there(()))
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
@@ -395,7 +400,6 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What backward makes for a call, or for a view after it."""
         made = self._bytes(out)
         call.gradients.append((self._waiting.there(made), sum(made.values())))
-        call.there.append(self._waiting.there(()))
         weights = {_without_ones(shape) for shape in call.weight_shapes}
         weights |= {shape[::-1] for shape in weights}
         inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]

@@ -148,7 +148,7 @@ class Pricer:
         stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        saved, loss, lasting, needed = self._saved(operators, seen, operands)
+        (saved, late), loss, lasting, needed = self._saved(operators, seen, operands)
         forward_temps, backward_temps = self._temporaries(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
@@ -188,8 +188,9 @@ class Pricer:
             syncs_backward=_syncs_backward(operators),
             flops=self._flops(operators),
             backward_flops=self._flops(operators, lambda o: o.backward_flops),
-            saved_bytes=sum(saved),
+            saved_bytes=sum(saved) + sum(late),
             saved=tuple(saved),
+            saved_late=tuple(late),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
             lasting=tuple(lasting),
@@ -208,19 +209,21 @@ class Pricer:
 
     def _saved(
         self, operators: Sequence[Operator], seen: set[str], operands: set[str]
-    ) -> tuple[list[int], list[int], list[int], int]:
+    ) -> tuple[tuple[list[int], list[int]], list[int], list[int], int]:
         """Bytes of what was not ``seen`` before and is kept: the loss's and what lasts apart.
 
-        And how many of them are products' inputs.
+        Of the rest first what is there at a module's fullest moment. And how many of them are
+        products' inputs.
         """
-        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
+        saved, loss, lasting, needed = (list[int](), list[int]()), list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
                 if s.numel and s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     lasts = s.returned and self.output_lasts
-                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
+                    own = saved[s.late and self.cut == "module"]
+                    (lasting if lasts else loss if o.kind == "loss" else own).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
         return saved, loss, lasting, needed
 
@@ -407,7 +410,13 @@ class Pricer:
             elif o.saves:
                 grad_in = self._bytes(source_of(o))
             workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
-            made = out if not o.traced else 0.0 if passed_on else sum(n for n, _ in o.left) * samples * width
+            made = (
+                out
+                if not o.traced
+                else 0.0
+                if passed_on
+                else sum(n for n, *_ in o.left) * samples * width
+            )
             forward = max(forward, (made, workspace, *map(self._bytes, o.scratch)), key=sum)
             if o.gradients == "none":
                 continue
@@ -432,13 +441,13 @@ class Pricer:
         alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
         return tuple(size for size in alive if size), tuple(size for size in parts if size)
 
-    def _left(self, operators: Sequence[Operator]) -> tuple[tuple[int, int], ...]:
+    def _left(self, operators: Sequence[Operator]) -> tuple[tuple[int, int, bool], ...]:
         """Bytes of each tensor that others read, and how many units later it is gone."""
         if self.cut != "module" or not operators:
             return ()
         samples = self.sharding.samples(last := operators[-1], self.batch)
         width = COMPUTE_DTYPE_BYTES[self.dtype]
-        return tuple((round(numel * samples * width), after) for numel, after in last.left)
+        return tuple((round(n * samples * width), after, late) for n, after, late in last.left)
 
     def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
         """Of the operator beside whose backward the most wait."""
