@@ -238,9 +238,8 @@ class Operator:
     """Whether ``scratch`` has all that its module has made and does not keep; else its output is
     there too."""
     left: tuple[tuple[float, int, bool], ...] = ()
-    """Of a module's last one: elements per sample of each tensor that the module makes, does not
-    keep and leaves to others; how many modules later somebody keeps it, or it is gone; whether it
-    is ``late``."""
+    """Of a module's last one, per tensor that the module makes, does not keep and leaves to others:
+    elements per sample, how many modules later somebody keeps it or it is gone, if it is late."""
     fullest_backward: float = 0.0
     """Elements per sample of all gradients that are there while its backward runs, at most;
     0: not heard."""

@@ -29,9 +29,9 @@ from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.lifetimes import Ends
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
-from raysim.tracing.storages import PLAIN, bytes_of, is_spread, key_of, local_part
+from raysim.tracing.storages import PLAIN, bytes_of, is_placed, is_spread, key_of, local_part
 from raysim.tracing.values import Values
-from raysim.tracing.waiting import Waiting
+from raysim.tracing.waiting import Waiting, without_ones
 from raysim.tracing.walk import Walk
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (``item()``, and conditions)
@@ -160,7 +160,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator, all of it on meta if any of it is, and note it."""
         if any(t not in PLAIN for t in types):  # made of others, of which it calls again
-            if not self._backward and self._latest and any(map(_is_placed, tensors(args))):
+            if not self._backward and self._latest and any(map(is_placed, tensors(args))):
                 self._latest.dispatches += round(peers.DISPATCHED)
             return NotImplemented
         self.running, kwargs = str(func), kwargs or {}
@@ -400,9 +400,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What backward makes for a call, or for a view after it."""
         made = self._bytes(out)
         call.gradients.append((self._waiting.there(made), sum(made.values())))
-        weights = {_without_ones(shape) for shape in call.weight_shapes}
+        weights = {without_ones(shape) for shape in call.weight_shapes}
         weights |= {shape[::-1] for shape in weights}
-        inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]
+        inputs = [t for t in tensors(out) if without_ones(t.shape) not in weights]
         sizes = () if of_view else self._bytes(inputs).values()
         call.gradient = max(call.gradient or 0, *sizes, 0)
 
@@ -478,19 +478,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out, lse, bias
 
 
-def _is_placed(tensor: torch.Tensor) -> bool:
-    """Whether ranks have parts of it."""
-    return type(tensor) not in PLAIN and hasattr(tensor, "placements")
-
-
 def _drawn() -> int:
     """The sequence number that autograd drew last."""
     return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
-
-
-def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """A bias's gradient is summed to one row first."""
-    return tuple(n for n in shape if n > 1)
 
 
 def _offsets() -> Call:

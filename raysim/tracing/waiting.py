@@ -65,3 +65,8 @@ class Waiting:
         found = {k: size for k, size in waits if size >= LEAST_BYTES}
         self._made |= {k: bytes_of(t) for k, t in outputs.items()}
         return found
+
+
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """A bias's gradient is summed to one row first."""
+    return tuple(n for n in shape if n > 1)
