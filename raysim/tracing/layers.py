@@ -276,7 +276,7 @@ class _Writer:
             scratch=self._scratch(self._lifetimes.in_forward(calls))
             if is_loss
             else self._made(beside),
-            scratch_backward=self._scratch(*self._in_backward(calls)),
+            scratch_backward=self._scratch(*self._in_backward(calls, stretch)),
             traced=not is_loss,
             fullest_backward=stretch.most_back(calls) / self.compute.itemsize / batch,
             gradient=self._gradient(calls),
@@ -288,11 +288,12 @@ class _Writer:
             compiled=head.compiled if self.has_compiled else None,
         )
 
-    def _in_backward(self, calls: Sequence[Call]) -> Sequence[int]:
+    def _in_backward(self, calls: Sequence[Call], stretch: Stretch) -> Sequence[int]:
         """Bytes that live within it."""
         if calls[0].kind != "loss":
             return _beside(calls)
         beside, made = in_backward(calls)
+        beside = max(0, beside - stretch.waits)  # which are told apart
         return beside + (self.tangents if any(c is self._loss for c in calls) else 0), made
 
     def _waiting(self, calls: Sequence[Call], stretch: Stretch) -> tuple[Saved, ...]:

@@ -66,6 +66,9 @@ class Stretch:
     """The operator beside whose backward are most gradients and kept storages; None: none was
     heard, or not of all."""
 
+    waits: int
+    """Bytes of gradients that wait beside backward of what is no loss."""
+
     def most(self, calls: Iterable[Call]) -> tuple[int, ...]:
         """Of the fullest moment of some operators' forward."""
         return max((self.beside[id(call)] for call in calls), key=sum)
@@ -80,11 +83,7 @@ class Stretch:
 
     def waiting(self, call: Call) -> tuple[int, ...]:
         """Bytes of each gradient that waits beside an operator's backward, less the same."""
-        if self.fullest is None:
-            return tuple((call.waiting or {}).values())
-        if call is not self.fullest:
-            return ()
-        return tuple(_less((call.waiting or {}).values(), self.freed[id(call)]))
+        return _waiting(call, self.fullest, self.freed)
 
 
 class Lifetimes:
@@ -146,9 +145,12 @@ class Lifetimes:
             others = (size for key, size in here.items() if key not in early)
             beside[id(self._ran[place])] = tuple(_less(others, unmade))
         freed = self._freed(calls)
+        fullest = _fullest(calls, freed)
+        waits = (sum(_waiting(c, fullest, freed)) for c in calls if c.kind != "loss")
         return Stretch(
             left=tuple((size, after, key not in early) for key, size, after in left if after > 0),
-            late=stays - early, beside=beside, freed=freed, fullest=_fullest(calls, freed),
+            late=stays - early, beside=beside, freed=freed, fullest=fullest,
+            waits=max(waits, default=0),
         )  # fmt: skip
 
     def _freed(self, calls: Sequence[Call]) -> dict[int, int]:
@@ -211,6 +213,14 @@ def _fullest(calls: Sequence[Call], freed: Mapping[int, int]) -> Call | None:
     if not back or not all(call.there for call in back):
         return None
     return max(back, key=lambda call: max(call.there) - freed[id(call)])
+
+
+def _waiting(call: Call, fullest: Call | None, freed: Mapping[int, int]) -> tuple[int, ...]:
+    """Beside the fullest operator alone, if it is known."""
+    waits = (call.waiting or {}).values()
+    if fullest is None:
+        return tuple(waits)
+    return tuple(_less(waits, freed[id(call)])) if call is fullest else ()
 
 
 def _less(sizes: Iterable[int], taken: int) -> Iterator[int]:
