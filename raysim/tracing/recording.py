@@ -179,7 +179,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out, parts = composite.run(func, args, kwargs)
         out = operators.laid_out(func, args, out)
         if not self._deaf and any(t.is_meta for t in tensors(out)):
-            self.values.follow(func, args, kwargs, out)
+            if not (self._backward and any(t.is_floating_point() for t in tensors(out))):
+                self.values.follow(func, args, kwargs, out)  # which keeps what it knows alive
             note = self._note_backward if self._backward else self._note_forward
             for part in parts:
                 note(part.func, part.args, part.kwargs, out if len(parts) == 1 else part.out)
