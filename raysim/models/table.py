@@ -98,6 +98,8 @@ class Saved:
     returned: bool = False
     """Backward does not need it: the model's output object holds it, as long as somebody holds
     that."""
+    late: bool = False
+    """Made after the fullest moment of its module's forward."""
     source: str = ""
     """The input it is a function of alone, and has the type of under autocast; an fp32 copy of one
     that is fp32 already is that tensor itself."""
@@ -232,10 +234,15 @@ class Operator:
     """Tensors that live within its forward: of a loss all, of another those beside its output."""
     scratch_backward: tuple[Saved, ...] = ()
     """The same for backward."""
-    handed: float | None = None
-    """Elements per sample that it makes and does not keep itself; None: its output."""
-    read_after: int = 0
-    """How many modules later somebody keeps those, or reads them for the last time."""
+    traced: bool = False
+    """Whether ``scratch`` has all that its module has made and does not keep; else its output is
+    there too."""
+    left: tuple[tuple[float, int, bool], ...] = ()
+    """Of a module's last one, per tensor that the module makes, does not keep and leaves to others:
+    elements per sample, how many modules later somebody keeps it or it is gone, if it is late."""
+    fullest_backward: float = 0.0
+    """Elements per sample of all gradients that are there while its backward runs, at most;
+    0: not heard."""
     gradient: float | None = None
     """Elements per sample of the largest gradient that its backward makes of an input; None: as
     many as the first tensor that it saves."""

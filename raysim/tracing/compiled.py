@@ -228,7 +228,7 @@ def _alignment(ours: Sequence[str], theirs: Sequence[str]) -> list[int]:
 
 def _forget(call: Call) -> None:
     """What eager torch keeps, and the kernels it runs; nothing is dispatched either."""
-    call.keeps = []
+    call.keeps, call.there = [], []
     call.dispatches = 0
     if call.kind in FUSED:
         call.moved = call.indexed = call.moved_backward = call.indexed_backward = 0.0

@@ -7,7 +7,7 @@ tensor; the first layer that keeps it holds it. Layers with equal contents share
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Literal
@@ -27,7 +27,7 @@ from raysim.models.table import (
     Saved,
     TensorDtype,
 )
-from raysim.tracing.lifetimes import Lifetimes, in_backward
+from raysim.tracing.lifetimes import Lifetimes, Stretch, in_backward
 from raysim.tracing.operators import Call, Kept
 from raysim.tracing.recording import Listener
 from raysim.tracing.storages import bytes_of
@@ -63,7 +63,7 @@ def assemble(
     ran = [c for v in walk.visits for c in v.calls]
     kept = {k.key for c in ran for k in c.keeps}
     sizes = {listener.key(t): bytes_of(t) for t in outputs if listener.grows(t)}
-    lifetimes = Lifetimes(ran, sizes if lets_go else {})
+    lifetimes = Lifetimes(ran, sizes if lets_go else {}, listener.ends, listener.produced)
     for t in () if lets_go else outputs:
         if listener.loss is not None and listener.grows(t) and listener.key(t) not in kept:
             size = sizes[listener.key(t)]
@@ -229,7 +229,13 @@ class _Writer:
         calls = entry.calls
         if not calls and not entry.parameters:
             return None
-        operators = tuple(self._operator(run, name, entry.cls) for run in _runs(calls))
+        operators: tuple[Operator, ...] = ()
+        if calls:
+            stretch = self._lifetimes.stretch(calls, self.modules)
+            *most, last = (self._operator(run, name, entry.cls, stretch) for run in _runs(calls))
+            each = 1 / self.compute.itemsize / self.batch
+            left = tuple((size * each, after, late) for size, after, late in stretch.left)
+            operators = (*most, replace(last, left=left))
         parameters = tuple(self._parameter(p) for p in entry.parameters)
         return Module(name=name, cls=entry.cls, operators=operators, parameters=parameters)
 
@@ -237,14 +243,14 @@ class _Writer:
         local = parameter.name[len(self._prefix) + 1 :] if self._prefix else parameter.name
         return replace(parameter, name=local)
 
-    def _operator(self, calls: Sequence[Call], name: str, cls: str) -> Operator:
+    def _operator(self, calls: Sequence[Call], name: str, cls: str, stretch: Stretch) -> Operator:
         """Calls that run back to back, per sample."""
         head, batch = calls[0], self.batch
         own = head.kind in {"gemm", "conv", "embedding"} or len(calls) > 1
         outputs = [c.output for c in calls if c.output]
         gemm, again = head.gemm, head.flops_backward
         is_loss = head.kind == "loss"
-        handed, after = self._lifetimes.handed(calls, self.modules)
+        beside = stretch.most(calls)
         return Operator(
             name=(name or cls) if own else f"{name}.{head.name}".strip("."),
             kind=head.kind,
@@ -262,17 +268,19 @@ class _Writer:
             layer_norms=tuple(_layer_norms(calls, batch)),
             recurrent=_shared_out(head.recurrent, batch),
             attention=head.attention,
-            saves=tuple(self._saves(calls)),
+            saves=tuple(self._saves(calls, stretch.late)),
             output=outputs[-1] / batch if outputs else 0.0,
             kernels=sum(c.kernels for c in calls),
             kernels_backward=sum(c.kernels_backward for c in calls),
             dispatches=sum(c.dispatches for c in calls),
-            scratch=self._scratch(self._lifetimes.in_forward(calls)) if is_loss else (),
-            scratch_backward=self._scratch(*self._in_backward(calls)),
-            handed=None if is_loss else handed / self.compute.itemsize / batch,
-            read_after=after,
+            scratch=self._scratch(self._lifetimes.in_forward(calls))
+            if is_loss
+            else self._made(beside),
+            scratch_backward=self._scratch(*self._in_backward(calls, stretch)),
+            traced=not is_loss,
+            fullest_backward=stretch.most_back(calls) / self.compute.itemsize / batch,
             gradient=self._gradient(calls),
-            waiting=() if is_loss else self._waiting(calls),
+            waiting=() if is_loss else self._waiting(calls, stretch),
             overwritten=any(c.overwritten for c in calls),
             summed=any(c.summed for c in calls),
             collectives=tuple(c for call in calls for c in call.collectives),
@@ -280,16 +288,17 @@ class _Writer:
             compiled=head.compiled if self.has_compiled else None,
         )
 
-    def _in_backward(self, calls: Sequence[Call]) -> Sequence[int]:
+    def _in_backward(self, calls: Sequence[Call], stretch: Stretch) -> Sequence[int]:
         """Bytes that live within it."""
         if calls[0].kind != "loss":
             return _beside(calls)
         beside, made = in_backward(calls)
+        beside = max(0, beside - stretch.waits)  # which are told apart
         return beside + (self.tangents if any(c is self._loss for c in calls) else 0), made
 
-    def _waiting(self, calls: Sequence[Call]) -> tuple[Saved, ...]:
-        """Gradients beside the backward of the call beside whose the most wait."""
-        return self._scratch(*max(([*(c.waiting or {}).values()] for c in calls), key=sum))
+    def _waiting(self, calls: Sequence[Call], stretch: Stretch) -> tuple[Saved, ...]:
+        """Gradients that wait beside the fullest moment of their module's backward."""
+        return self._scratch(*max((stretch.waiting(c) for c in calls), key=sum))
 
     def _gradient(self, calls: Sequence[Call]) -> float | None:
         """Elements of the largest that backward makes of an input."""
@@ -303,7 +312,12 @@ class _Writer:
             if size > 0
         )
 
-    def _saves(self, calls: Sequence[Call]) -> Iterator[Saved]:
+    def _made(self, sizes: Iterable[int]) -> tuple[Saved, ...]:
+        """Of the compute type, as what is handed on."""
+        each = 1 / self.compute.itemsize / self.batch
+        return tuple(Saved(name=f"made#{i}", numel=n * each) for i, n in enumerate(sizes))
+
+    def _saves(self, calls: Sequence[Call], late: Set[int]) -> Iterator[Saved]:
         """Storages kept, each once; one that an earlier layer holds is not listed again."""
         listed: set[int] = set()
         for kept in (k for c in calls for k in c.keeps):
@@ -313,7 +327,7 @@ class _Writer:
             numel, dtype = self._stored(kept)
             yield Saved(
                 name=self._name(kept.key), numel=numel / self.batch, dtype=dtype,
-                returned=kept.returned,
+                returned=kept.returned, late=kept.key in late,
             )  # fmt: skip
 
     def _stored(self, kept: Kept) -> tuple[float, TensorDtype]:

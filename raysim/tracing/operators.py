@@ -162,6 +162,8 @@ class Call:
     gradients: list[tuple[int | None, int]] = field(default_factory=list)
     """Bytes of what each operator of its backward makes, in order, after those of all gradients
     that are there beside it; None: of the one before."""
+    there: list[int] = field(default_factory=list)
+    """Bytes of all gradients that are there with each of them."""
     gradient: int | None = None
     """Bytes of the largest of them that is no weight's; None: none was heard of."""
     weight_shapes: tuple[tuple[int, ...], ...] = ()

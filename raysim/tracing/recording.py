@@ -26,11 +26,12 @@ from torch.utils._pytree import tree_map_only
 from raysim.models.table import Attention
 from raysim.tracing import attention, composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
+from raysim.tracing.lifetimes import Ends
 from raysim.tracing.operators import Call, Kept, tensors
 from raysim.tracing.shared import Shared
-from raysim.tracing.storages import PLAIN, bytes_of, is_spread, key_of, local_part
+from raysim.tracing.storages import PLAIN, bytes_of, is_placed, is_spread, key_of, local_part
 from raysim.tracing.values import Values
-from raysim.tracing.waiting import Waiting
+from raysim.tracing.waiting import Waiting, without_ones
 from raysim.tracing.walk import Walk
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default  # noqa: SLF001  (``item()``, and conditions)
@@ -62,6 +63,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Loss functions running, one inside the other."""
         self.values = Values()
         self._waiting = Waiting(local_part(p).shape for p in model.parameters())
+        self.ends = Ends()
         self.produced: dict[int, Call] = {}
         """The operator that made a storage."""
         self.loss: Call | None = None
@@ -121,6 +123,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """``pack`` of ``saved_tensors_hooks``: the operator that just drew a number saves this."""
         kept = Kept(self.key(tensor), bytes_of(tensor), tensor.dtype)
         self._keeps.append((_drawn(), self._latest, kept))
+        self.ends.keep(kept.key)
         return tensor
 
     def copy_weight(self, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -157,11 +160,12 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator, all of it on meta if any of it is, and note it."""
         if any(t not in PLAIN for t in types):  # made of others, of which it calls again
-            if not self._backward and self._latest and any(map(_is_placed, tensors(args))):
+            if not self._backward and self._latest and any(map(is_placed, tensors(args))):
                 self._latest.dispatches += round(peers.DISPATCHED)
             return NotImplemented
-        self.running = str(func)
-        kwargs = kwargs or {}
+        self.running, kwargs = str(func), kwargs or {}
+        if not self._backward:
+            self.ends.look(self._latest)
         if any(t.is_meta for t in tensors((args, kwargs))):
             args, kwargs = tree_map_only(torch.Tensor, self._moved_to_meta, (args, kwargs))
         if func is _NUMBER and args[0].is_meta and not (self._deaf or self._backward):
@@ -175,7 +179,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out, parts = composite.run(func, args, kwargs)
         out = operators.laid_out(func, args, out)
         if not self._deaf and any(t.is_meta for t in tensors(out)):
-            self.values.follow(func, args, kwargs, out)
+            if not (self._backward and any(t.is_floating_point() for t in tensors(out))):
+                self.values.follow(func, args, kwargs, out)  # which keeps what it knows alive
             note = self._note_backward if self._backward else self._note_forward
             for part in parts:
                 note(part.func, part.args, part.kwargs, out if len(parts) == 1 else part.out)
@@ -308,6 +313,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.compiled = self.walk.in_compiled
         self._numbered(call)
         self._latest = call
+        self.ends.begin(call.results)
         for t in tensors(out):
             self.produced.setdefault(self.key(t), call)
         if call.kind == "loss" and call.made and self.loss is None:
@@ -354,16 +360,21 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if call.waiting is None:
             call.waiting, call.summed = waiting, self._waiting.has_sum(given)
-        if name != "add" or not self._waiting.add(given, out):
-            for t in given:
-                call.waiting.pop(self.key(t), None)
+        engines = name == "add" and self._waiting.add(given, out)
+        for t in () if engines else given:
+            call.waiting.pop(self.key(t), None)
         if call.attention is not None:
             return
         if name in SCATTERS:
             # torch's formulas write into zeros of their own, but where a mode listens.
             out = args[0]
         else:
-            self._note_gradient(call, out, of_view=_number(node) in self._views)
+            of_view = _number(node) in self._views
+            self._note_gradient(call, out, of_view=of_view)
+            # The engine adds in place, but where a mode listens; a product's view is back before
+            # there is a weight's gradient.
+            if call.recurrent is None and not (engines or (of_view and call.gemm)):
+                call.there.append(self._waiting.there(()))
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
         if call.gemm is not None and operators.is_product(name):
@@ -390,9 +401,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What backward makes for a call, or for a view after it."""
         made = self._bytes(out)
         call.gradients.append((self._waiting.there(made), sum(made.values())))
-        weights = {_without_ones(shape) for shape in call.weight_shapes}
+        weights = {without_ones(shape) for shape in call.weight_shapes}
         weights |= {shape[::-1] for shape in weights}
-        inputs = [t for t in tensors(out) if _without_ones(t.shape) not in weights]
+        inputs = [t for t in tensors(out) if without_ones(t.shape) not in weights]
         sizes = () if of_view else self._bytes(inputs).values()
         call.gradient = max(call.gradient or 0, *sizes, 0)
 
@@ -468,19 +479,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out, lse, bias
 
 
-def _is_placed(tensor: torch.Tensor) -> bool:
-    """Whether ranks have parts of it."""
-    return type(tensor) not in PLAIN and hasattr(tensor, "placements")
-
-
 def _drawn() -> int:
     """The sequence number that autograd drew last."""
     return int(torch._C._autograd._get_sequence_nr()) - 1  # noqa: SLF001 (as torch.fx.traceback does)
-
-
-def _without_ones(shape: Sequence[int]) -> tuple[int, ...]:
-    """A bias's gradient is summed to one row first."""
-    return tuple(n for n in shape if n > 1)
 
 
 def _offsets() -> Call:

@@ -32,3 +32,8 @@ def bytes_of(tensor: torch.Tensor) -> int:
 def is_spread(model: torch.nn.Module) -> bool:
     """Whether ranks share its parameters."""
     return any(local_part(p) is not p for p in model.parameters())
+
+
+def is_placed(tensor: torch.Tensor) -> bool:
+    """Whether ranks have parts of it."""
+    return type(tensor) not in PLAIN and hasattr(tensor, "placements")

@@ -23,7 +23,8 @@ class Waiting:
     """Storages that backward has made; ``weights`` are shapes whose gradients the engines hold."""
 
     def __init__(self, weights: Iterable[torch.Size]) -> None:
-        self._weights = {s for shape in weights for s in (tuple(shape), tuple(shape)[::-1])}
+        plain = {without_ones(shape) for shape in weights}
+        self._weights = plain | {shape[::-1] for shape in plain}
         self._made: dict[int, int] = {}
         """Bytes, by identity."""
         self._sums: set[int] = set()
@@ -59,11 +60,14 @@ class Waiting:
         self._made = {
             k: size for k, size in self._made.items() if _C._storage_Use_Count(k) > 1  # noqa: SLF001
         }  # fmt: skip
-        outputs = {key(t): t for t in made if tuple(t.shape) not in self._weights}
+        outputs = {key(t): t for t in made if without_ones(t.shape) not in self._weights}
         taken = {key(t) for t in given} | set(outputs)
-        found = {k: size for k, size in self._made.items() if k not in taken}
-        for k, t in outputs.items():
-            size = bytes_of(t)
-            if size >= LEAST_BYTES:
-                self._made[k] = size
+        waits = (each for each in self._made.items() if each[0] not in taken)
+        found = {k: size for k, size in waits if size >= LEAST_BYTES}
+        self._made |= {k: bytes_of(t) for k, t in outputs.items()}
         return found
+
+
+def without_ones(shape: Sequence[int]) -> tuple[int, ...]:
+    """A bias's gradient is summed to one row first."""
+    return tuple(n for n in shape if n > 1)

@@ -61,32 +61,33 @@ class UnitEmitter:
             self.end_forward()  # what a loss reads is its own account's
         if keep:
             self._hand_over(unit.saved)
-            b.alloc("activation", unit.saved_bytes, unit.name, tensors=unit.saved)
+            b.alloc("activation", sum(unit.saved), unit.name, tensors=unit.saved)
             earlier = self._output(unit)
             b.alloc("logits", unit.loss_bytes, unit.name, tensors=unit.loss_saved)
-        parts, handed = unit.forward_temps, unit.handed if keep else (0, 0)
-        if handed[0] and parts and parts[0] == handed[0]:
-            parts = parts[1:]
-            self._hand_on(unit)
+            self._hand_on(unit, late=False)
+        parts = unit.forward_temps if keep else (*(n for n, *_ in unit.left), *unit.forward_temps)
         b.alloc(unit.temp_category, sum(parts), unit.name, tensors=parts)
         seconds, host_s, flops, after = unit.run(phase)
         op = b.compute(unit.name, phase, seconds, host_s=host_s, waits=waits, flops=flops)
         if unit.syncs:
             b.sync(f"scalars of {unit.name}", (op,))
         b.free(unit.temp_category, sum(parts), unit.name)
-        if handed[0] and parts is unit.forward_temps:
-            self._hand_on(unit)
+        if keep:
+            self._hand_on(unit, late=True)
+            b.alloc("activation", sum(unit.saved_late), unit.name, tensors=unit.saved_late)
         self._read_for_the_last_time()
         b.free("logits", earlier[1], earlier[0])
         self.join(beside)
         self._communicate(unit, after, (op,))
         self.engine.after(unit, phase, op)
 
-    def _hand_on(self, unit: Unit) -> None:
-        """Its output, which the next units read; this one's reading is counted too."""
-        label, (size, units) = f"output of {unit.name}", unit.handed
-        self.handed.append((label, size, units + 1))
-        self.b.alloc("temporary", size, label)
+    def _hand_on(self, unit: Unit, *, late: bool) -> None:
+        """What the next units read; this one's reading is counted too."""
+        label = f"left by {unit.name}"
+        for size, units, is_late in unit.left:
+            if is_late == late:
+                self.handed.append((label, size, units + 1))
+                self.b.alloc("temporary", size, label)
 
     def _hand_over(self, kept: Sequence[int]) -> None:
         """What a unit is about to keep may be what an earlier one has made."""
@@ -235,7 +236,8 @@ class UnitEmitter:
             self.join(beside)
         for parts in (unit.backward_temps[1:], unit.backward_temps[:1]):
             b.free(unit.temp_category, sum(parts), unit.name)
-        b.free("activation", unit.saved_bytes, unit.name)
+        for kept in (unit.saved_late, unit.saved):
+            b.free("activation", sum(kept), unit.name)
         b.free("logits", unit.loss_bytes, unit.name)
         return op
 

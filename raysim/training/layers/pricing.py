@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 
 from raysim.models.table import (
@@ -19,7 +18,6 @@ from raysim.models.table import (
     Parameter,
     Saved,
 )
-from raysim.perf import workspaces
 from raysim.perf.compute import ComputeModel
 from raysim.training.layers.recompute import MODULES, Again, Checkpointing, Kept, kept
 from raysim.training.layers.sections import (
@@ -27,7 +25,6 @@ from raysim.training.layers.sections import (
     Gradient,
     Unit,
     WeightGradients,
-    saved_bytes,
     tp_numel,
 )
 from raysim.training.layers.sharding import (
@@ -38,12 +35,9 @@ from raysim.training.layers.sharding import (
     column_input,
     exchanges,
     routed_passes,
-    source_of,
 )
+from raysim.training.layers.temporaries import Temporaries, divisor_of
 from raysim.training.settings.deepspeed import Precision
-
-TOKEN_COPIES = 3
-"""Of routed tokens on their way: permuted, exchanged, sorted by expert (``MoELayer``)."""
 
 
 class Pricer:
@@ -86,6 +80,9 @@ class Pricer:
         """
         self.holds_logits = holds_logits
         self.output_lasts = output_lasts
+        self.memory = Temporaries(
+            costs, batch=batch, dtype=dtype, sharding=sharding, cut=cut, holds_logits=holds_logits
+        )
         self._units: dict[int, tuple[Unit, ...]] = {}
         self._bodies: list[object] = []
         self._own: dict[int, Operator] = {}
@@ -148,8 +145,8 @@ class Pricer:
         stays: Kept,
     ) -> Unit:
         operators = [o for m in run for o in m.operators]
-        saved, loss, lasting, needed = self._saved(operators, seen, operands)
-        forward_temps, backward_temps = self._temporaries(operators, around)
+        (saved, late), loss, lasting, needed = self._saved(operators, seen, operands)
+        forward_temps, backward_temps = self.memory.of(operators, around)
         parameters = [p for m in run for p in m.parameters]
         gradients = tuple(
             self._gradient(p)
@@ -188,16 +185,17 @@ class Pricer:
             syncs_backward=_syncs_backward(operators),
             flops=self._flops(operators),
             backward_flops=self._flops(operators, lambda o: o.backward_flops),
-            saved_bytes=sum(saved),
+            saved_bytes=sum(saved) + sum(late),
             saved=tuple(saved),
+            saved_late=tuple(late),
             loss_bytes=sum(loss),
             loss_saved=tuple(loss),
             lasting=tuple(lasting),
             forward_temp_bytes=sum(forward_temps),
             forward_temps=forward_temps,
             backward_temps=backward_temps,
-            handed=self._handed(operators),
-            waiting=self._waiting(operators),
+            left=self.memory.left(operators),
+            waiting=self.memory.waiting(operators),
             summed=any(o.summed for o in operators),
             temp_category="logits" if any(o.kind == "loss" for o in operators) else "temporary",
             exchanges=around,
@@ -208,19 +206,21 @@ class Pricer:
 
     def _saved(
         self, operators: Sequence[Operator], seen: set[str], operands: set[str]
-    ) -> tuple[list[int], list[int], list[int], int]:
+    ) -> tuple[tuple[list[int], list[int]], list[int], list[int], int]:
         """Bytes of what was not ``seen`` before and is kept: the loss's and what lasts apart.
 
-        And how many of them are products' inputs.
+        Of the rest first what is there at a module's fullest moment. And how many of them are
+        products' inputs.
         """
-        saved, loss, lasting, needed = list[int](), list[int](), list[int](), 0
+        saved, loss, lasting, needed = (list[int](), list[int]()), list[int](), list[int](), 0
         for o in operators:
             for s in self._kept(o):
                 if s.numel and s.name not in seen:
                     seen.add(s.name)
                     size = self._bytes(s)
                     lasts = s.returned and self.output_lasts
-                    (lasting if lasts else loss if o.kind == "loss" else saved).append(size)
+                    own = saved[s.late and self.cut == "module"]
+                    (lasting if lasts else loss if o.kind == "loss" else own).append(size)
                     needed += size if s.name in operands and o.kind != "loss" else 0
         return saved, loss, lasting, needed
 
@@ -272,7 +272,7 @@ class Pricer:
         of: Callable[[Operator], float] = attrgetter("flops"),
     ) -> float:
         """FLOPs of one micro-batch on this rank, forward's or another pass's."""
-        whole = sum(of(o) / _divisor(o, self.tp) for o in operators)
+        whole = sum(of(o) / divisor_of(o, self.tp) for o in operators)
         return whole * self.batch / self.sharding.cp
 
     def _weights(self, run: Sequence[Module], input_bytes: int) -> WeightGradients:
@@ -288,7 +288,7 @@ class Pricer:
             o.output
             * (1 if o.fp8 else width)
             * self.sharding.samples(o, self.batch)
-            / (_divisor(o, self.tp) if o.split != "row" else 1)
+            / (divisor_of(o, self.tp) if o.split != "row" else 1)
             for o, _ in products
         )
         return WeightGradients(
@@ -376,82 +376,7 @@ class Pricer:
         return -(-numel // self.sharding.ep) if parameter.expert and self.sharding.ep else numel
 
     def _bytes(self, saved: Saved) -> int:
-        return saved_bytes(saved, self.batch, self.sharding.kept(saved), self.dtype)
-
-    def _temporaries(
-        self, operators: Sequence[Operator], around: Exchanges
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Largest output alive in forward; largest output and input gradient in backward.
-
-        Each with what lives beside it, tensor by tensor; what was gathered is whole beside them.
-        """
-        width = COMPUTE_DTYPE_BYTES[self.dtype]
-        workspace_bytes = partial(workspaces.workspace_bytes, sms=self.costs.gpu.sm_count)
-        beside = 0
-        forward: tuple[float, ...] = (0.0,)
-        backward: tuple[float, ...] = (0.0,)
-        in_place = any(_overwrites(o) for o in operators)
-        for o in operators:
-            if o.kind == "loss":
-                beside, copy, gradients = self._loss_scratch(o)
-                forward = max(forward, (copy,), key=sum)
-                backward = max(backward, gradients, key=sum)
-                continue
-            divisor = _divisor(o, self.tp) if o.split != "row" else 1
-            samples = self.sharding.samples(o, self.batch)
-            out = o.output * samples * width / divisor
-            grad_in = out
-            if o.gradient is not None:
-                grad_in = o.gradient * samples * width
-            elif o.saves:
-                grad_in = self._bytes(source_of(o))
-            workspace = 0 if self.costs.serial else workspace_bytes(o, samples, width)
-            made = out if o.handed is None else o.handed * samples * width
-            forward = max(forward, (made, workspace, *map(self._bytes, o.scratch)), key=sum)
-            if o.gradients == "none":
-                continue
-            if workspace or (o.conv and not self.costs.serial):
-                workspace = workspace_bytes(o, samples, width, backward=True)
-            out = 0.0 if in_place or o.overwritten else out
-            beneath = map(self._bytes, o.scratch_backward)
-            backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
-        gathered = _largest(around.before_forward, "all_gather")
-        again = _largest(around.beside_backward, "all_gather")
-        again += _largest(around.after_backward, "reduce_scatter")
-        if self.sharding.ep:  # others were heard to copy what they send
-            sent = _largest(around.after_forward + around.before_forward, "all_to_all", "ep")
-            back = _largest(around.before_backward + around.after_backward, "all_to_all", "ep")
-            gathered, again = gathered + TOKEN_COPIES * sent, again + TOKEN_COPIES * back
-        parts = (*map(round, backward), again)
-        alive = (beside, round(forward[0] + gathered), *map(round, forward[1:]))
-        return tuple(size for size in alive if size), tuple(size for size in parts if size)
-
-    def _handed(self, operators: Sequence[Operator]) -> tuple[int, int]:
-        """Bytes of the last one's output that others read, and how many units later the last."""
-        last = operators[-1] if operators and self.cut == "module" else None
-        if last is None or not last.handed or not last.read_after:
-            return 0, 0
-        samples = self.sharding.samples(last, self.batch)
-        return round(last.handed * samples * COMPUTE_DTYPE_BYTES[self.dtype]), last.read_after
-
-    def _waiting(self, operators: Sequence[Operator]) -> tuple[int, ...]:
-        """Of the operator beside whose backward the most wait."""
-        sizes = ([round(self._bytes(s)) for s in o.waiting] for o in operators)
-        return tuple(max(sizes, key=sum, default=[]))
-
-    def _loss_scratch(self, o: Operator) -> tuple[int, float, tuple[float, float]]:
-        """Logits that die with the loss, what else its forward has, and its backward.
-
-        Of an unfused cross-entropy that does not say: an fp32 copy of the logits, and in backward
-        the gradients of log-softmax's output and input side by side.
-        """
-        beside = sum(self._bytes(s) for s in o.saves if s.returned and not self.holds_logits)
-        if not o.scratch_backward:
-            copy = max((self._bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-            return beside, copy, (copy, copy)
-        made = [s for s in o.scratch if not s.source or self.dtype != "fp32"]
-        back = [self._bytes(s) for s in o.scratch_backward]
-        return beside, sum(self._bytes(s) for s in made), (back[0], sum(back[1:]))
+        return self.memory.bytes(saved)
 
 
 def _syncs(module: Module) -> bool:
@@ -467,21 +392,6 @@ def module_calls(name: str) -> list[str]:
     """The modules whose ``__call__`` leads to one: the layer itself, and each on the way."""
     parts = name.split(".") if name else []
     return ["", *(".".join(parts[: i + 1]) for i in range(len(parts)))]
-
-
-def _divisor(o: Operator, tp: int) -> int:
-    return 1 if o.split == "none" else tp
-
-
-def _largest(calls: Sequence[Exchange], op: str, group: str = "") -> int:
-    """Bytes of the largest of these exchanges that are ``op``, of ``group`` or any."""
-    sizes = (e.size_bytes for e in calls if e.op == op and group in ("", e.group))
-    return max(sizes, default=0)
-
-
-def _overwrites(o: Operator) -> bool:
-    """A loss that keeps the logits themselves, and later their gradient in their place."""
-    return o.kind == "loss" and bool(o.saves) and all(s.dtype == "compute" for s in o.saves)
 
 
 def _common_name(run: Sequence[Module]) -> str:

@@ -107,7 +107,9 @@ class Unit:
     saved_bytes: int
     """Tensors first saved here and kept for backward, loss tensors excluded."""
     saved: tuple[int, ...]
-    """The same, tensor by tensor."""
+    """The same, tensor by tensor, but for those that are made after its fullest moment."""
+    saved_late: tuple[int, ...]
+    """Those."""
     loss_bytes: int
     """What the loss keeps, and logits that are held."""
     loss_saved: tuple[int, ...]
@@ -119,9 +121,9 @@ class Unit:
     """The same, tensor by tensor."""
     backward_temps: tuple[int, ...]
     """Tensor by tensor: the output's gradient and the input's."""
-    handed: tuple[int, int]
-    """Bytes of an output that its forward does not keep, and how many units later it is read for
-    the last time, or kept; 0: not told."""
+    left: tuple[tuple[int, int, bool], ...]
+    """Bytes of each tensor that its forward makes, does not keep and leaves to others, how many
+    units later it is gone, or kept, and whether it is made after the fullest moment."""
     waiting: tuple[int, ...]
     """Gradients made before it that its backward neither reads nor makes, tensor by tensor."""
     summed: bool
