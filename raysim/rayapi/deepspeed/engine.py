@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
-from raysim.rayapi.deepspeed import expert_parallel, ops
+from raysim.rayapi.deepspeed import autotp, expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.groups import tensor_parallel
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
@@ -116,14 +116,23 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
-        self.mpu, tp = mpu, tensor_parallel(mpu)
+        self._json = config_of(config, args)[1]
+        shared = autotp.degree(self._json)
+        self.mpu, tp = mpu, max(shared, tensor_parallel(mpu))
         self.mesh = Mesh(
             pp=self.stages, dp=self.world_size // self.stages // tp, tp=tp,
             ep=expert_parallel.ep_size(model, stages=self.stages, tp=tp),
         )  # fmt: skip
         self._settings = read(
-            config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
+            config,
+            args,
+            stages=self.stages,
+            client=client,
+            # AutoTP's peers count as replicas there: it makes groups behind DeepSpeedConfig.
+            data_parallel=self.mesh.dp * (shared if mpu is None else 1),
         )
+        if shared > 1:
+            autotp.parallelized(model, self._json, shared)
         self.module = model.to(self.device).to(_TYPES[self._settings.precision])
         mixtures = expert_parallel.mixtures(self.module)
         self.has_moe_layers, self.num_experts = bool(mixtures), [m.num_experts for m in mixtures]
@@ -139,7 +148,6 @@ class DeepSpeedEngine(torch.nn.Module):
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
-        self._json = config_of(config, args)[1]
         if lr_scheduler is None:
             self.lr_scheduler = schedule_of(self._json.get("scheduler", {}), self.optimizer)
         self.raysim_wrapping = Wrapping(
@@ -170,7 +178,7 @@ class DeepSpeedEngine(torch.nn.Module):
     @property
     def _replica(self) -> int:
         if self.mpu is None:
-            return self.global_rank % self.mesh.dp
+            return self.mesh.coordinate(self.global_rank).dp
         return int(self.mpu.get_data_parallel_rank())
 
     # ---- a step ----------------------------------------------------------------------------------

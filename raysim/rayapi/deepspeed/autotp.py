@@ -1,0 +1,351 @@
+"""DeepSpeed's AutoTP: linear layers shared out over ranks, as transformers' plan or the JSON says.
+
+Real counterparts: ``module_inject/{auto_tp,layers,tp_plan_converter}.py`` and ``runtime/engine.py``
+(``_apply_autotp_partitioning``) of 0.19. The same autograd functions run on shapes: a rank's model
+has its own rows or columns of a weight, and what it exchanges with its peers the tracer hears.
+
+Not modelled: uneven parts, fused weights (``shape`` of a specification, presets), heads and
+embeddings that are divided by vocabulary, models without a plan, whose layers DeepSpeed guesses
+(refused); that the first batch is compared over the peers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from raysim.rayapi.deepspeed import groups
+from raysim.rayapi.shapes.here import worker_here
+from raysim.rayapi.unsupported import NotEmulatedError
+
+_STYLES = {
+    "colwise": ("column", False), "colwise_rep": ("column", True),
+    "colwise_gather_output": ("column", True), "rowwise": ("row", False),
+    "embedding_rowwise": ("skip", False), "replicated_with_grad_allreduce": ("skip", True),
+}  # fmt: skip
+"""Of transformers' plans: which way, and whether outputs are gathered or gradients are summed."""
+_KV_HEADS = (
+    "num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "kv_n_heads",
+    "num_attention_heads", "n_heads", "attention_heads",
+)  # fmt: skip
+_HEADS = ("lm_head", "embed_out")
+_INSTEAD = "tensor_parallel.partition_config with patterns of whole linear layers"
+_COUNTS = (
+    "n_heads", "inner_dim", "num_heads", "num_kv", "num_attention_heads", "num_attn_heads",
+    "all_head_size", "embed_dim", "hidden_size", "num_key_value_heads", "num_kv_heads",
+    "kv_n_heads", "d_model", "num_attention_heads_per_partition",
+    "num_multi_query_groups_per_partition", "hidden_size_per_partition",
+)  # fmt: skip
+"""Attributes of modules that are a rank's own afterwards (``update_mp_params``)."""
+
+
+class _Copied(torch.autograd.Function):
+    """``ColumnParallel``: what every part reads; its gradients are summed."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, given: torch.Tensor) -> torch.Tensor:
+        """As it is."""
+        ctx.group = group
+        return given
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Of all parts."""
+        dist.all_reduce(gradients[0].contiguous(), group=ctx.group)
+        return None, gradients[0]
+
+
+class _Summed(torch.autograd.Function):
+    """``RowParallel``: the sum of what each part makes."""
+
+    @staticmethod
+    def forward(_ctx: Any, group: Any, given: torch.Tensor) -> torch.Tensor:
+        """Of all parts."""
+        dist.all_reduce(given.contiguous(), group=group)
+        return given
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: torch.Tensor) -> Any:
+        """As it is."""
+        return None, gradients[0]
+
+
+class _Gathered(torch.autograd.Function):
+    """``GatherFromTensorParallelRegion``: columns of all parts, side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, given: torch.Tensor, parts: int) -> torch.Tensor:
+        """One gather of rows, and a copy."""
+        ctx.width = given.shape[-1]
+        ctx.at = dist.get_rank(group) * ctx.width
+        given = given.contiguous()
+        whole = given.new_empty((parts * given.shape[0], *given.shape[1:]))
+        dist.all_gather_into_tensor(whole, given, group=group)
+        return torch.cat(list(whole.view(parts, *given.shape)), dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """The rank's own."""
+        return None, gradients[0].narrow(-1, ctx.at, ctx.width).contiguous(), None
+
+
+class _Shared(nn.Module):
+    """A rank's part of a linear layer, whose parameters stay the objects that they were."""
+
+    def __init__(self, layer: Any, group: Any, ways: int, dim: int, *, gathers: bool) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.mp_group, self.ways, self.gather_output = group, ways, gathers
+        _cut(self.weight, group, ways, dim)
+        if dim == 0 and self.bias is not None:
+            _cut(self.bias, group, ways, 0)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x, self.weight.transpose(-1, -2))
+
+    def _biased(self, out: torch.Tensor) -> torch.Tensor:
+        return out if self.bias is None else out + self.bias
+
+
+class LinearLayer(_Shared):
+    """``deepspeed.module_inject.layers.LinearLayer``: its own outputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of a whole input; of all parts if the layer gathers."""
+        x = _Copied.apply(self.mp_group, x)  # type: ignore[no-untyped-call]
+        out = self._biased(self._product(x))
+        if self.gather_output:
+            out = _Gathered.apply(self.mp_group, out, self.ways)  # type: ignore[no-untyped-call]
+        return out
+
+
+class LinearAllreduce(_Shared):
+    """``deepspeed.module_inject.layers.LinearAllreduce``: its own inputs; the bias is whole."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over all parts."""
+        out = self._product(x)
+        return self._biased(_Summed.apply(self.mp_group, out))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """``TPLayerSpec``, of whole weights."""
+
+    patterns: tuple[str, ...]
+    way: str
+    gathers: bool = False
+    sums_gradients: bool = False
+    kinds: tuple[str, ...] = ()
+
+    def matches(self, name: str, kind: str) -> bool:
+        """Of a parameter, of a model of some type."""
+        known = not self.kinds or kind in self.kinds
+        return known and any(re.match(p, name) for p in self.patterns)
+
+
+def tp_model_init(model: Any, tp_size: int, dtype: torch.dtype, **_more: Any) -> Any:
+    """``deepspeed.tp_model_init``: noted; ``deepspeed.initialize`` shares the layers out."""
+    del dtype
+    worker = worker_here()
+    if worker is not None:
+        _noted(worker)["tp_size"] = tp_size
+    return model
+
+
+def _noted(worker: Any) -> dict[str, int]:
+    found: dict[str, int] = worker.globals.setdefault(tp_model_init, {})
+    return found
+
+
+def degree(said: dict[str, Any]) -> int:
+    """Ranks that share each layer, by the JSON or ``tp_model_init``; 1: none do.
+
+    Raises
+    ------
+    ValueError
+        They differ, in DeepSpeed's words.
+    """
+    worker = worker_here()
+    called = 0 if worker is None else _noted(worker).get("tp_size", 0)
+    config = int(said.get("tensor_parallel", {}).get("autotp_size") or 0)
+    if called and config and called != config:
+        raise ValueError(
+            f"Conflicting tensor_parallel.autotp_size in config ({config}) and tp_model_init "
+            f"({called})."
+        )
+    return max(1, called, config)
+
+
+def parallelized(model: nn.Module, said: dict[str, Any], ways: int) -> None:
+    """Share the layers of a model out over so many neighbours, in place.
+
+    Raises
+    ------
+    NotEmulatedError
+        Layers that would not be halved evenly, or are fused, or that no plan names.
+    """
+    groups._init_tp_mesh_device(ways)  # noqa: SLF001  (DeepSpeed's name)
+    config = said.get("tensor_parallel", {})
+    of_json = config.get("partition_config")
+    if config.get("preset_model"):
+        raise NotEmulatedError("tensor_parallel.preset_model", _INSTEAD)
+    if config.get("vocab_parallel_lm_head"):
+        raise NotEmulatedError("tensor_parallel.vocab_parallel_lm_head", "false")
+    if config.get("tp_overlap_comm"):
+        raise NotEmulatedError("tensor_parallel.tp_overlap_comm", "false")
+    specs = _of_json(of_json) if of_json else _of_plan(_plan(model))
+    if not specs:
+        raise NotEmulatedError("AutoTP of a model that has no tp_plan of transformers", _INSTEAD)
+    _Sharer(model, specs, ways).share()
+
+
+def _plan(model: Any) -> dict[str, str]:
+    """Of its config, its class and itself, merged (``_get_hf_tp_plan``)."""
+    plans = (
+        getattr(getattr(model, "config", None), "base_model_tp_plan", None),
+        getattr(type(model), "_tp_plan", None), vars(model).get("_tp_plan"),
+    )  # fmt: skip
+    merged: dict[str, str] = {}
+    known: set[str] = set()
+    for plan in plans:
+        for pattern, style in plan.items() if isinstance(plan, dict) else ():
+            own = pattern.removeprefix("model.")
+            if pattern.startswith("model.") and own in known:
+                continue
+            merged[pattern] = style
+            known.add(own)
+    return merged
+
+
+def _of_plan(plan: dict[str, str]) -> list[_Spec]:
+    """As ``TPPlanConverter`` reads it, whose words refuse other styles."""
+    other = sorted({style for style in plan.values() if style.lower() not in _STYLES})
+    if other:
+        raise ValueError(
+            f"HuggingFace tp_plan contains unsupported partition style(s): {other}. Applying only "
+            "the supported entries could shard one half of a column/row pair, so the plan is "
+            "rejected as a whole. Provide an explicit 'tensor_parallel.partition_config' for this "
+            "model instead."
+        )
+    specs = []
+    for pattern, style in plan.items():
+        named = ".*" + pattern.replace(".", r"\.").replace("*", ".*")
+        named += "$" if named.endswith(r"\.weight") else r"\.weight$"
+        way, more = _STYLES[style.lower()]
+        specs.append(_Spec((named,), way, more and way == "column", more and way == "skip"))
+    return specs
+
+
+def _of_json(config: dict[str, Any]) -> list[_Spec]:
+    """``AutoTPConfig.from_dict``."""
+    specs = []
+    for each in config.get("layer_specs", []):
+        if each.get("shape") is not None or each.get("partition_dim") is not None:
+            raise NotEmulatedError("shape of tensor_parallel's layer_specs", _INSTEAD)
+        specs.append(
+            _Spec(
+                tuple(each.get("patterns", [])), str(each.get("partition_type", "column")).lower(),
+                bool(each.get("gather_output")), bool(each.get("grad_allreduce")),
+                tuple(str(kind).lower() for kind in each.get("model_types") or ()),
+            )
+        )  # fmt: skip
+    return specs
+
+
+class _Sharer:
+    """One model's layers, found by name."""
+
+    def __init__(self, model: nn.Module, specs: list[_Spec], ways: int) -> None:
+        config: Any = getattr(model, "config", None)
+        self.model, self.specs, self.ways = model, specs, ways
+        self.kind = str(getattr(config, "model_type", "")).lower()
+        text = getattr(config, "text_config", None) or config
+        heads = (getattr(text, name, None) for name in _KV_HEADS)
+        self.kv_heads = next((n for n in heads if n is not None), ways)
+        self.group = groups.get_tensor_model_parallel_group()
+
+    def share(self) -> None:
+        """Its linear layers, numbers of heads and gradients of what stays whole."""
+        if self.kv_heads % self.ways:
+            raise NotEmulatedError(
+                f"autotp_size {self.ways} over {self.kv_heads} heads of keys", "one that divides it"
+            )
+        whole = self._tied_heads()
+        for path, module in list(self.model.named_modules()):
+            for name, layer in list(module.named_children()):
+                full = f"{path}.{name}" if path else name
+                spec = self._spec(f"{full}.weight")
+                if spec is not None and full not in whole:
+                    self._replace(module, name, layer, spec)
+        for module in self.model.modules():
+            shared = any(isinstance(m, _Shared) for m in module.modules())
+            if shared and module is not self.model and not isinstance(module, _Shared):
+                for name in _COUNTS:
+                    if isinstance(getattr(module, name, None), int):
+                        setattr(module, name, getattr(module, name) // self.ways)
+
+    def _spec(self, name: str) -> _Spec | None:
+        return next((spec for spec in self.specs if spec.matches(name, self.kind)), None)
+
+    def _tied_heads(self) -> set[str]:
+        """Gathered layers that share an embedding's weight: both stay whole."""
+        embedded = {
+            id(m.weight): name for name, m in self.model.named_modules()
+            if isinstance(m, nn.Embedding)
+        }  # fmt: skip
+        found: set[str] = set()
+        for name, module in self.model.named_modules():
+            tied = embedded.get(id(getattr(module, "weight", None)))
+            spec = self._spec(f"{name}.weight")
+            if tied is not None and name != tied and spec is not None and spec.gathers:
+                found |= {name, tied}
+        return found
+
+    def _replace(self, parent: nn.Module, name: str, layer: Any, spec: _Spec) -> None:
+        if spec.sums_gradients:
+            layer.__class__ = _summing(type(layer), self.group)
+        if spec.way == "skip":
+            return
+        if not isinstance(layer, nn.Linear) or (name in _HEADS and spec.way == "row"):
+            raise NotEmulatedError(f"AutoTP by {spec.way} of {name}, a {type(layer).__name__}",
+                                   _INSTEAD)  # fmt: skip
+        dim = 0 if spec.way == "column" else 1
+        if layer.weight.shape[dim] % self.ways:
+            raise NotEmulatedError(
+                f"AutoTP of {name}: {layer.weight.shape[dim]} rows over {self.ways} ranks",
+                "an autotp_size that divides it",
+            )
+        kind = LinearLayer if dim == 0 else LinearAllreduce
+        setattr(parent, name, kind(layer, self.group, self.ways, dim, gathers=spec.gathers))
+
+
+def _summing(kind: Any, group: Any) -> type:
+    """A module's class, whose weights' gradients are summed over the parts as they are made."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        own = dict(self.named_parameters(recurse=False))
+        for name, p in own.items():
+            del self._parameters[name]  # a plain attribute meanwhile
+            setattr(self, name, _Copied.apply(group, p))  # type: ignore[no-untyped-call]
+        try:
+            return unbound(self, *args, **kwargs)
+        finally:
+            for name, p in own.items():
+                delattr(self, name)
+                self.register_parameter(name, p)
+
+    unbound: Any = kind.forward
+    return type(kind.__name__, (kind,), {"forward": forward})
+
+
+def _cut(p: torch.Tensor, group: Any, ways: int, dim: int) -> None:
+    """Leave the rank's own of it."""
+    part = p.data.chunk(ways, dim)[dist.get_rank(group)]
+    p.data = part.detach().clone()
+    p.tensor_model_parallel = True  # type: ignore[attr-defined]
