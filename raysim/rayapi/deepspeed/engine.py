@@ -128,6 +128,7 @@ class DeepSpeedEngine(torch.nn.Module):
             args,
             stages=self.stages,
             client=client,
+            say=steps.say,
             # AutoTP's peers count as replicas there: it makes groups behind DeepSpeedConfig.
             data_parallel=self.mesh.dp * (shared if mpu is None else 1),
         )
