@@ -14,7 +14,7 @@ NAMES = {
     "_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter", "all_reduce": "all_reduce",
-    "send": "send", "recv_": "recv",
+    "send": "send", "recv_": "recv", "alltoall_base_": "all_to_all",
 }  # fmt: skip
 
 

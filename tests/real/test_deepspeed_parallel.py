@@ -1,4 +1,4 @@
-"""DeepSpeed's AutoTP: ranks hold and exchange what those of real DeepSpeed do."""
+"""Layers and sequences that DeepSpeed's ranks share: they exchange what real ones do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,54 +17,73 @@ pytest.importorskip("transformers")
 
 from raysim.rayapi.shapes import prediction  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
-from tests.deepspeed_reference import DATA  # noqa: E402
+from tests.deepspeed_reference import recorded  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
 from tests.real.test_tensor_parallel import exchanged  # noqa: E402
 from tests.real.training_script_parts import machines  # noqa: E402
 
-SCRIPT = "qwen_autotp.py"
-RECORD = DATA / "deepspeed_cpu" / "autotp.json"
+CASES = {case["name"]: case for case in recorded("parallel.json")}
+DEVICE, STEPS = "DEVICE", "STEPS"
 
 
-def recorded() -> Counter[tuple[str, int]]:
-    said = json.loads(RECORD.read_text())
-    return Counter({(kind, size): n for kind, size, n in said["collectives"]})
+def words_of(case: dict[str, Any], device: str, steps: int) -> list[str]:
+    return [{DEVICE: device, STEPS: str(steps)}.get(word, word) for word in case["words"]]
 
 
-def test_ranks_exchange_what_those_of_deepspeed_do(
-    predicted: list[prediction.Prediction],
-) -> None:
-    """Two replicas of two ranks: a Qwen3, whose norms of heads stay whole."""
-    words = "--nproc-per-node", "4", SCRIPT, "2", "cuda", "2", "32"
-    lines, _ = launched("torchrun", *words, spec=machines())
+def counted(found: Any) -> Counter[tuple[str, int]]:
+    return Counter({(kind, size): n for kind, size, n in found})
+
+
+def same_as_recorded(name: str, predicted: list[prediction.Prediction]) -> Counter[Any]:
+    """What an emulated rank exchanges by group, which is what the real one does."""
+    case = CASES[name]
+    words = "torchrun", "--nproc-per-node", "4", case["program"], *words_of(case, "cuda", 2)
+    lines, _ = launched(*words, spec=machines())
     found = exchanged(predicted[-1])
-    assert Counter((kind, size) for _, kind, size in found.elements()) == recorded()
+    own = Counter((kind, size) for _, kind, size in found.elements())
+    assert own == counted(case["collectives"])
+    assert lines[:4] == [case["said"]] * 4 or not case["said"]
+    return found
+
+
+def test_layers_are_shared_out_as_autotp_does(predicted: list[prediction.Prediction]) -> None:
+    """Two replicas of two ranks: a Qwen3, whose norms of heads stay whole."""
+    found = same_as_recorded("AutoTP", predicted)
     assert found["tp", "all_gather", 2 * 32 * 256 * 4] == 1  # logits of both
     assert found["mp", "all_reduce", 4] == 1  # the gradients' norm
     mesh = predicted[-1].plan.mesh
     assert (mesh.dp, mesh.tp) == (2, 2)
-    assert lines[:4] == [json.loads(RECORD.read_text())["said"]] * 4
+
+
+def test_attention_over_pieces_of_a_sequence(predicted: list[prediction.Prediction]) -> None:
+    """Products of attention are those of whole sequences and half the heads."""
+    found = same_as_recorded("DistributedAttention", predicted)
+    assert found["dp_shard:2", "all_to_all", 2 * 16 * 64 * 4] == 8
+    cores = [o for layer in predicted[-1].plan.model.layers for o in layer.body.operators
+             if o.name.endswith("scaled_dot_product_attention")]  # fmt: skip
+    assert [o.flops for o in cores] == [4 * 32 * 32 * (64 / 2)] * 2  # of a sample
 
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-def test_the_record_is_what_deepspeed_does() -> None:
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_the_record_is_what_deepspeed_does(case: dict[str, Any]) -> None:
     pytest.importorskip("deepspeed")
 
     def run(steps: int) -> tuple[Counter[tuple[str, int]], list[str]]:
         ear = Path(__file__).parent / "exchanged_by.py"
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(ear)]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
-        words = str(PROGRAMS / SCRIPT), "2", "cpu", str(steps), "32"
+        words = str(PROGRAMS / case["program"]), *words_of(case, "cpu", steps)
         lines = said_by([*launch, *words], environ)
         (own,) = (json.loads(s) for s in lines if s.startswith('{"rank": 0'))
-        return Counter({(kind, size): n for kind, size, n in own["found"]}), lines
+        return counted(own["found"]), lines
 
     (more, lines), (fewer, _) = run(3), run(2)
-    assert more - fewer == recorded()
-    assert json.loads(RECORD.read_text())["said"] in lines
+    assert more - fewer == counted(case["collectives"])
+    assert case["said"] in lines or not case["said"]
 
 
 BY_JSON = """
@@ -108,3 +128,22 @@ def test_patterns_of_the_json_name_layers(
     assert found["dp", "all_gather", 4 * own] == 1
     with pytest.raises(NotEmulatedError, match="shape of tensor_parallel's layer_specs"):
         launched(*words, '{"shape": [2, -1]}', spec=machines())
+
+
+LEFT_OUT = """
+import deepspeed, torch
+
+net = torch.nn.Linear(64, 64)
+engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config={
+    "train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam"}, "zero_optimization": {
+        "stage": 3, "offload_optimizer": {"device": "cpu", "super_offload": True}}})
+"""
+
+
+def test_what_the_prediction_is_without_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "left_out.py"
+    script.write_text(LEFT_OUT)
+    launched("torchrun", "--nproc-per-node", "2", str(script), spec=machines())
+    assert capsys.readouterr().err.count("super_offload: not modelled yet") == 1

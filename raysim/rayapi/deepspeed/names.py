@@ -35,6 +35,7 @@ _MODULES = {
     "deepspeed.runtime.zero": "deepspeed.zero",
     "deepspeed.runtime.zero.offload_config": "deepspeed.offloaded",
     "deepspeed.runtime.zero.partition_parameters": "deepspeed.zero",
+    "deepspeed.sequence": "deepspeed.sequence", "deepspeed.sequence.layer": "deepspeed.sequence",
     "deepspeed.utils": "deepspeed.utils", "deepspeed.utils.groups": "deepspeed.groups",
     "deepspeed.utils.logging": "deepspeed.utils",
     "deepspeed.zero": "deepspeed.zero",
