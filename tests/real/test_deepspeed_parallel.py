@@ -35,14 +35,19 @@ def counted(found: Any) -> Counter[tuple[str, int]]:
     return Counter({(kind, size): n for kind, size, n in found})
 
 
-def same_as_recorded(name: str, predicted: list[prediction.Prediction]) -> Counter[Any]:
-    """What an emulated rank exchanges by group, which is what the real one does."""
+def same_as_recorded(
+    name: str,
+    predicted: list[prediction.Prediction],
+    more: dict[tuple[str, int], int] | None = None,
+) -> Counter[Any]:
+    """What an emulated rank exchanges by group, which is what the real one does; ``more``: of it,
+    what is not recorded."""
     case = CASES[name]
     words = "torchrun", "--nproc-per-node", "4", case["program"], *words_of(case, "cuda", 2)
     lines, _ = launched(*words, spec=machines())
     found = exchanged(predicted[-1])
     own = Counter((kind, size) for _, kind, size in found.elements())
-    assert own == counted(case["collectives"])
+    assert own == counted(case["collectives"]) + Counter(more)
     assert lines[:4] == [case["said"]] * 4 or not case["said"]
     return found
 
@@ -63,6 +68,17 @@ def test_attention_over_pieces_of_a_sequence(predicted: list[prediction.Predicti
     cores = [o for layer in predicted[-1].plan.model.layers for o in layer.body.operators
              if o.name.endswith("scaled_dot_product_attention")]  # fmt: skip
     assert [o.flops for o in cores] == [4 * 32 * 32 * (64 / 2)] * 2  # of a sample
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
+def test_ulysses_in_a_model_of_transformers(predicted: list[prediction.Prediction]) -> None:
+    """Positions of both ranks in each layer; the loss of both, whose gradients are scattered."""
+    more = {("all_gather", 64 * 8): 2, ("all_gather", 2 * 8): 1,
+            ("all_gather", 2 * 4): 1, ("reduce_scatter", 2 * 4): 1}  # fmt: skip
+    found = same_as_recorded("UlyssesSPAttentionHF", predicted, more)
+    assert found["dp_shard:2", "reduce_scatter", 2 * 4] == 1
+    plan = predicted[-1].plan
+    assert (plan.mesh.dp, plan.micro_batch, plan.samples_per_step) == (4, 1, 2)
 
 
 @pytest.mark.slow

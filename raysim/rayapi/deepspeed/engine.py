@@ -21,7 +21,7 @@ import torch
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
 from raysim.rayapi.deepspeed import autotp, expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
-from raysim.rayapi.deepspeed.groups import tensor_parallel
+from raysim.rayapi.deepspeed.groups import replicas_of_batch, sequence_parallel, tensor_parallel
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
 from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
@@ -130,7 +130,7 @@ class DeepSpeedEngine(torch.nn.Module):
             client=client,
             say=steps.say,
             # AutoTP's peers count as replicas there: it makes groups behind DeepSpeedConfig.
-            data_parallel=self.mesh.dp * (shared if mpu is None else 1),
+            data_parallel=replicas_of_batch(mpu, self.mesh.dp * (shared if mpu is None else 1)),
         )
         if shared > 1:
             autotp.parallelized(model, self._json, shared)
@@ -154,6 +154,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
+            pieces=sequence_parallel(mpu),
             optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
         self.config = config
@@ -178,7 +179,7 @@ class DeepSpeedEngine(torch.nn.Module):
 
     @property
     def _replica(self) -> int:
-        if self.mpu is None:
+        if not hasattr(self.mpu, "get_data_parallel_rank"):
             return self.mesh.coordinate(self.global_rank).dp
         return int(self.mpu.get_data_parallel_rank())
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from raysim.rayapi.deepspeed import parallel_state
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -117,11 +118,25 @@ get_model_parallel_rank = get_tensor_model_parallel_rank
 
 def tensor_parallel(mpu: Any) -> int:
     """Ranks that share each layer: ``bwc_tensor_model_parallel_world_size`` (``utils/bwc.py``)."""
+    if hasattr(mpu, "initialize_sequence_parallel"):
+        return 1  # its model-parallel ranks are those that share sequences
     for name in ("tensor_model", "slice", "model"):
         asked = getattr(mpu, f"get_{name}_parallel_world_size", None)
         if asked is not None:
             return int(asked())
     return 1
+
+
+def sequence_parallel(mpu: Any) -> int:
+    """Ranks that share each sequence; 1: none do."""
+    asked = getattr(mpu, "get_sequence_parallel_world_size", None)
+    return 1 if asked is None else int(asked())
+
+
+def replicas_of_batch(mpu: Any, ranks: int) -> int:
+    """Of so many ranks with the same weights, those with samples of their own (``config.py``)."""
+    own = getattr(mpu, "get_data_parallel_world_size", None)
+    return ranks // sequence_parallel(mpu) if own is None else int(own())
 
 
 def _get_max_expert_size_name() -> str:
@@ -199,6 +214,15 @@ def _get_model_parallel_world_size() -> int:
 def _get_expert_model_parallel_world_size() -> int:
     """Experts are whole on their ranks."""
     return expert_tensor_parallel_world_size
+
+
+_get_sequence_parallel_group = parallel_state.get_sequence_parallel_group
+_get_sequence_parallel_rank = parallel_state.get_sequence_parallel_rank
+
+
+def _get_sequence_parallel_world_size() -> int:
+    """How many share a sequence; 1: none do."""
+    return parallel_state.get_sequence_parallel_world_size() if parallel_state.groups() else 1
 
 
 def __getattr__(name: str) -> Any:
