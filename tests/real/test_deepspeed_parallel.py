@@ -152,7 +152,7 @@ import deepspeed, torch
 net = torch.nn.Linear(64, 64)
 engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config={
     "train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam"}, "zero_optimization": {
-        "stage": 3, "offload_optimizer": {"device": "cpu", "super_offload": True}}})
+        "stage": 2, "offload_optimizer": {"device": "cpu"}, "zenflow": {"topk_ratio": 0.1}}})
 """
 
 
@@ -162,4 +162,4 @@ def test_what_the_prediction_is_without_is_said_once(
     script = tmp_path / "left_out.py"
     script.write_text(LEFT_OUT)
     launched("torchrun", "--nproc-per-node", "2", str(script), spec=machines())
-    assert capsys.readouterr().err.count("super_offload: not modelled yet") == 1
+    assert capsys.readouterr().err.count("zenflow: not modelled yet") == 1
