@@ -61,6 +61,12 @@ def test_layers_are_shared_out_as_autotp_does(predicted: list[prediction.Predict
     assert (mesh.dp, mesh.tp) == (2, 2)
 
 
+def test_tied_heads_are_divided_by_vocabulary(predicted: list[prediction.Prediction]) -> None:
+    """Three sums over a token's logits: their maximum, exponents, the target's."""
+    found = same_as_recorded("AutoTP, tied", predicted)
+    assert found["tp", "all_reduce", 2 * 31 * 4] == 3
+
+
 def test_attention_over_pieces_of_a_sequence(predicted: list[prediction.Prediction]) -> None:
     """Products of attention are those of whole sequences and half the heads."""
     found = same_as_recorded("DistributedAttention", predicted)

@@ -4,9 +4,8 @@ Real counterparts: ``module_inject/{auto_tp,layers,tp_plan_converter}.py`` and `
 (``_apply_autotp_partitioning``) of 0.19. The same autograd functions run on shapes: a rank's model
 has its own rows or columns of a weight, and what it exchanges with its peers the tracer hears.
 
-Not modelled: uneven parts, fused weights (``shape`` of a specification, presets), heads and
-embeddings that are divided by vocabulary, models without a plan, whose layers DeepSpeed guesses
-(refused); that the first batch is compared over the peers.
+Not modelled: uneven parts, fused weights (``shape`` of a specification, presets), models without a
+plan, whose layers DeepSpeed guesses (refused); that the first batch is compared over the peers.
 """
 
 from __future__ import annotations
@@ -16,10 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from raysim.rayapi.deepspeed import groups
+from raysim.rayapi.deepspeed.shared_layers import Copied, LinearAllreduce, LinearLayer, Shared
+from raysim.rayapi.deepspeed.vocab_parallel import (
+    VocabParallelCausalLMLoss,
+    VocabParallelEmbedding,
+    VocabParallelLinear,
+)
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -34,6 +38,7 @@ _KV_HEADS = (
     "num_attention_heads", "n_heads", "attention_heads",
 )  # fmt: skip
 _HEADS = ("lm_head", "embed_out")
+_BY_WORDS = (VocabParallelLinear, VocabParallelEmbedding)
 _INSTEAD = "tensor_parallel.partition_config with patterns of whole linear layers"
 _COUNTS = (
     "n_heads", "inner_dim", "num_heads", "num_kv", "num_attention_heads", "num_attn_heads",
@@ -42,95 +47,6 @@ _COUNTS = (
     "num_multi_query_groups_per_partition", "hidden_size_per_partition",
 )  # fmt: skip
 """Attributes of modules that are a rank's own afterwards (``update_mp_params``)."""
-
-
-class _Copied(torch.autograd.Function):
-    """``ColumnParallel``: what every part reads; its gradients are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, given: torch.Tensor) -> torch.Tensor:
-        """As it is."""
-        ctx.group = group
-        return given
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Of all parts."""
-        dist.all_reduce(gradients[0].contiguous(), group=ctx.group)
-        return None, gradients[0]
-
-
-class _Summed(torch.autograd.Function):
-    """``RowParallel``: the sum of what each part makes."""
-
-    @staticmethod
-    def forward(_ctx: Any, group: Any, given: torch.Tensor) -> torch.Tensor:
-        """Of all parts."""
-        dist.all_reduce(given.contiguous(), group=group)
-        return given
-
-    @staticmethod
-    def backward(_ctx: Any, *gradients: torch.Tensor) -> Any:
-        """As it is."""
-        return None, gradients[0]
-
-
-class _Gathered(torch.autograd.Function):
-    """``GatherFromTensorParallelRegion``: columns of all parts, side by side."""
-
-    @staticmethod
-    def forward(ctx: Any, group: Any, given: torch.Tensor, parts: int) -> torch.Tensor:
-        """One gather of rows, and a copy."""
-        ctx.width = given.shape[-1]
-        ctx.at = dist.get_rank(group) * ctx.width
-        given = given.contiguous()
-        whole = given.new_empty((parts * given.shape[0], *given.shape[1:]))
-        dist.all_gather_into_tensor(whole, given, group=group)
-        return torch.cat(list(whole.view(parts, *given.shape)), dim=-1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """The rank's own."""
-        return None, gradients[0].narrow(-1, ctx.at, ctx.width).contiguous(), None
-
-
-class _Shared(nn.Module):
-    """A rank's part of a linear layer, whose parameters stay the objects that they were."""
-
-    def __init__(self, layer: Any, group: Any, ways: int, dim: int, *, gathers: bool) -> None:
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-        self.mp_group, self.ways, self.gather_output = group, ways, gathers
-        _cut(self.weight, group, ways, dim)
-        if dim == 0 and self.bias is not None:
-            _cut(self.bias, group, ways, 0)
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.matmul(x, self.weight.transpose(-1, -2))
-
-    def _biased(self, out: torch.Tensor) -> torch.Tensor:
-        return out if self.bias is None else out + self.bias
-
-
-class LinearLayer(_Shared):
-    """``deepspeed.module_inject.layers.LinearLayer``: its own outputs."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of a whole input; of all parts if the layer gathers."""
-        x = _Copied.apply(self.mp_group, x)  # type: ignore[no-untyped-call]
-        out = self._biased(self._product(x))
-        if self.gather_output:
-            out = _Gathered.apply(self.mp_group, out, self.ways)  # type: ignore[no-untyped-call]
-        return out
-
-
-class LinearAllreduce(_Shared):
-    """``deepspeed.module_inject.layers.LinearAllreduce``: its own inputs; the bias is whole."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over all parts."""
-        out = self._product(x)
-        return self._biased(_Summed.apply(self.mp_group, out))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +111,14 @@ def parallelized(model: nn.Module, said: dict[str, Any], ways: int) -> None:
     of_json = config.get("partition_config")
     if config.get("preset_model"):
         raise NotEmulatedError("tensor_parallel.preset_model", _INSTEAD)
-    if config.get("vocab_parallel_lm_head"):
-        raise NotEmulatedError("tensor_parallel.vocab_parallel_lm_head", "false")
     if config.get("tp_overlap_comm"):
         raise NotEmulatedError("tensor_parallel.tp_overlap_comm", "false")
     specs = _of_json(of_json) if of_json else _of_plan(_plan(model))
     if not specs:
         raise NotEmulatedError("AutoTP of a model that has no tp_plan of transformers", _INSTEAD)
-    _Sharer(model, specs, ways).share()
+    asked = config.get("vocab_parallel_lm_head")
+    by_plan = not of_json and "embedding_rowwise" in _plan(model).values()
+    _Sharer(model, specs, ways).share(asked, by_plan=by_plan)
 
 
 def _plan(model: Any) -> dict[str, str]:
@@ -270,28 +186,63 @@ class _Sharer:
         self.kv_heads = next((n for n in heads if n is not None), ways)
         self.group = groups.get_tensor_model_parallel_group()
 
-    def share(self) -> None:
-        """Its linear layers, numbers of heads and gradients of what stays whole."""
+    def share(self, asked: bool | None, *, by_plan: bool) -> None:
+        """Its linear layers, numbers of heads and gradients of what stays whole.
+
+        ``asked``: a head that is divided by vocabulary; None: where it is tied, ``by_plan``.
+        """
         if self.kv_heads % self.ways:
             raise NotEmulatedError(
                 f"autotp_size {self.ways} over {self.kv_heads} heads of keys", "one that divides it"
             )
+        self._divide_vocabulary(asked, by_plan=by_plan)
         whole = self._tied_heads()
         for path, module in list(self.model.named_modules()):
             for name, layer in list(module.named_children()):
                 full = f"{path}.{name}" if path else name
                 spec = self._spec(f"{full}.weight")
-                if spec is not None and full not in whole:
+                if spec is not None and full not in whole and not isinstance(layer, _BY_WORDS):
                     self._replace(module, name, layer, spec)
         for module in self.model.modules():
-            shared = any(isinstance(m, _Shared) for m in module.modules())
-            if shared and module is not self.model and not isinstance(module, _Shared):
+            shared = any(isinstance(m, Shared) for m in module.modules())
+            if shared and module is not self.model and not isinstance(module, Shared):
                 for name in _COUNTS:
                     if isinstance(getattr(module, name, None), int):
                         setattr(module, name, getattr(module, name) // self.ways)
 
     def _spec(self, name: str) -> _Spec | None:
         return next((spec for spec in self.specs if spec.matches(name, self.kind)), None)
+
+    def _divide_vocabulary(self, asked: bool | None, *, by_plan: bool) -> None:
+        """Of a head, with the embeddings that it is tied to, and the model's loss."""
+        model: Any = self.model
+        heads = [(n, m) for n, m in model.named_modules()
+                 if n.rpartition(".")[2] in _HEADS and isinstance(m, nn.Linear)]  # fmt: skip
+        for path, head in heads:
+            tied = [(p, n, m) for p in model.modules() for n, m in p.named_children()
+                    if isinstance(m, nn.Embedding) and m.weight is head.weight]  # fmt: skip
+            if asked is False or not (asked or (tied and by_plan)):
+                continue
+            self._divides(head.weight, 0, path)
+            parent = model.get_submodule(path.rpartition(".")[0])
+            cut = VocabParallelLinear(head, self.group, self.ways, 0, gathers=False)
+            setattr(parent, path.rpartition(".")[2], cut)
+            for owner, name, embedding in tied:
+                setattr(owner, name, VocabParallelEmbedding(embedding, cut))
+            model.loss_function = VocabParallelCausalLMLoss(cut)
+            return
+        if asked:
+            raise ValueError(
+                "vocab_parallel_lm_head requires a supported nn.Linear named 'lm_head' or "
+                "'embed_out'"
+            )
+
+    def _divides(self, weight: torch.Tensor, dim: int, name: str) -> None:
+        if weight.shape[dim] % self.ways:
+            raise NotEmulatedError(
+                f"AutoTP of {name}: {weight.shape[dim]} rows over {self.ways} ranks",
+                "an autotp_size that divides it",
+            )
 
     def _tied_heads(self) -> set[str]:
         """Gathered layers that share an embedding's weight: both stay whole."""
@@ -316,11 +267,7 @@ class _Sharer:
             raise NotEmulatedError(f"AutoTP by {spec.way} of {name}, a {type(layer).__name__}",
                                    _INSTEAD)  # fmt: skip
         dim = 0 if spec.way == "column" else 1
-        if layer.weight.shape[dim] % self.ways:
-            raise NotEmulatedError(
-                f"AutoTP of {name}: {layer.weight.shape[dim]} rows over {self.ways} ranks",
-                "an autotp_size that divides it",
-            )
+        self._divides(layer.weight, dim, name)
         kind = LinearLayer if dim == 0 else LinearAllreduce
         setattr(parent, name, kind(layer, self.group, self.ways, dim, gathers=spec.gathers))
 
@@ -332,7 +279,7 @@ def _summing(kind: Any, group: Any) -> type:
         own = dict(self.named_parameters(recurse=False))
         for name, p in own.items():
             del self._parameters[name]  # a plain attribute meanwhile
-            setattr(self, name, _Copied.apply(group, p))  # type: ignore[no-untyped-call]
+            setattr(self, name, Copied.apply(group, p))  # type: ignore[no-untyped-call]
         try:
             return unbound(self, *args, **kwargs)
         finally:
@@ -342,10 +289,3 @@ def _summing(kind: Any, group: Any) -> type:
 
     unbound: Any = kind.forward
     return type(kind.__name__, (kind,), {"forward": forward})
-
-
-def _cut(p: torch.Tensor, group: Any, ways: int, dim: int) -> None:
-    """Leave the rank's own of it."""
-    part = p.data.chunk(ways, dim)[dist.get_rank(group)]
-    p.data = part.detach().clone()
-    p.tensor_model_parallel = True  # type: ignore[attr-defined]

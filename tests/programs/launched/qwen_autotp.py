@@ -9,12 +9,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 CONFIG = {
     "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "vocab_size": 256,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "tie_word_embeddings": False,
 }  # fmt: skip
 
 
-def main(parts, device, steps, tokens):
-    model = Qwen3ForCausalLM(Qwen3Config(**CONFIG))
+def main(parts, device, steps, tokens, tied):
+    model = Qwen3ForCausalLM(Qwen3Config(**CONFIG, tie_word_embeddings=bool(tied)))
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=torch.optim.AdamW(model.parameters()),
         config={
@@ -32,4 +31,4 @@ def main(parts, device, steps, tokens):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:5]))
+    main(int(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]))
