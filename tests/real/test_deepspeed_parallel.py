@@ -15,6 +15,7 @@ pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from raysim.rayapi.deepspeed.autotp_specs import PRESETS, of_json  # noqa: E402
 from raysim.rayapi.shapes import prediction  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.deepspeed_reference import recorded  # noqa: E402
@@ -138,18 +139,18 @@ for _ in range(2):
 def test_patterns_of_the_json_name_layers(
     tmp_path: Path, predicted: list[prediction.Prediction]
 ) -> None:
-    """The bias of a layer of rows is whole; what is fused is refused."""
+    """The bias of a layer of rows is whole; fused rows are divided each by themselves."""
     script = tmp_path / "by_json.py"
     script.write_text(BY_JSON)
     words = "torchrun", "--nproc-per-node", "4", str(script)
-    launched(*words, "{}", spec=machines())
+    launched(*words, '{"shape": [2, -1]}', spec=machines())
     found, plan = exchanged(predicted[-1]), predicted[-1].plan
     own = 128 * 64 + 128 + 64 * 128 + 64
     assert sum(p.numel for layer in plan.model.layers for p in layer.body.parameters) == own
     assert found["tp", "all_reduce", 4 * 64 * 4] == 1  # forward; no input needs a gradient
     assert found["dp", "all_gather", 4 * own] == 1
-    with pytest.raises(NotEmulatedError, match="shape of tensor_parallel's layer_specs"):
-        launched(*words, '{"shape": [2, -1]}', spec=machines())
+    with pytest.raises(NotEmulatedError, match="85 \\+ 171 of 256 rows over 2"):
+        launched(*words, '{"shape": [[85, 171], -1]}', spec=machines())
 
 
 LEFT_OUT = """
@@ -169,3 +170,31 @@ def test_what_the_prediction_is_without_is_said_once(
     script.write_text(LEFT_OUT)
     launched("torchrun", "--nproc-per-node", "2", str(script), spec=machines())
     assert capsys.readouterr().err.count("zenflow: not modelled yet") == 1
+
+
+LAYERS = (
+    "self_attn.o_proj", "self_attn.k_proj", "self_attn.qkv_proj", "self_attn.q_a_proj",
+    "self_attn.kv_b_proj", "mlp.up_proj", "mlp.gate_proj", "mlp.down_proj", "mlp.gate_up_proj",
+    "mlp.gate", "mlp.experts.3.up_proj", "mlp.experts.3.down_proj", "mlp.shared_experts.up_proj",
+    "self_attention.dense", "self_attention.query_key_value", "mlp.dense_4h_to_h",
+    "mlp.dense_h_to_4h", "block_sparse_moe.gate", "block_sparse_moe.experts.1.w1",
+    "block_sparse_moe.experts.1.w2", "input_layernorm",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_deepspeeds(name: str) -> None:
+    pytest.importorskip("deepspeed")
+    from deepspeed.module_inject.autotp_config import AutoTPPresets
+
+    real, ours = AutoTPPresets.get_preset(name), of_json({"preset_model": name})
+    for layer in LAYERS:
+        weight = f"model.layers.0.{layer}.weight"
+        theirs = real.find_matching_spec(weight)
+        mine = next((spec for spec in ours if spec.matches(weight, "")), None)
+        assert (theirs is None) == (mine is None), layer
+        if mine is not None:
+            parts = theirs.shape[0] if theirs.shape else 1
+            assert (mine.way, mine.parts) == (theirs.partition_type.value, parts), layer

@@ -4,20 +4,19 @@ Real counterparts: ``module_inject/{auto_tp,layers,tp_plan_converter}.py`` and `
 (``_apply_autotp_partitioning``) of 0.19. The same autograd functions run on shapes: a rank's model
 has its own rows or columns of a weight, and what it exchanges with its peers the tracer hears.
 
-Not modelled: uneven parts, fused weights (``shape`` of a specification, presets), models without a
-plan, whose layers DeepSpeed guesses (refused); that the first batch is compared over the peers.
+Not modelled: uneven parts, weights of more than two dimensions, models without a plan, whose layers
+DeepSpeed guesses (refused); that the first batch is compared over the peers.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from raysim.rayapi.deepspeed import groups
+from raysim.rayapi.deepspeed.autotp_specs import Spec, of_json, of_plan, plan_of
 from raysim.rayapi.deepspeed.shared_layers import Copied, LinearAllreduce, LinearLayer, Shared
 from raysim.rayapi.deepspeed.vocab_parallel import (
     VocabParallelCausalLMLoss,
@@ -27,12 +26,6 @@ from raysim.rayapi.deepspeed.vocab_parallel import (
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
-_STYLES = {
-    "colwise": ("column", False), "colwise_rep": ("column", True),
-    "colwise_gather_output": ("column", True), "rowwise": ("row", False),
-    "embedding_rowwise": ("skip", False), "replicated_with_grad_allreduce": ("skip", True),
-}  # fmt: skip
-"""Of transformers' plans: which way, and whether outputs are gathered or gradients are summed."""
 _KV_HEADS = (
     "num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "kv_n_heads",
     "num_attention_heads", "n_heads", "attention_heads",
@@ -47,22 +40,6 @@ _COUNTS = (
     "num_multi_query_groups_per_partition", "hidden_size_per_partition",
 )  # fmt: skip
 """Attributes of modules that are a rank's own afterwards (``update_mp_params``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Spec:
-    """``TPLayerSpec``, of whole weights."""
-
-    patterns: tuple[str, ...]
-    way: str
-    gathers: bool = False
-    sums_gradients: bool = False
-    kinds: tuple[str, ...] = ()
-
-    def matches(self, name: str, kind: str) -> bool:
-        """Of a parameter, of a model of some type."""
-        known = not self.kinds or kind in self.kinds
-        return known and any(re.match(p, name) for p in self.patterns)
 
 
 def tp_model_init(model: Any, tp_size: int, dtype: torch.dtype, **_more: Any) -> Any:
@@ -108,76 +85,22 @@ def parallelized(model: nn.Module, said: dict[str, Any], ways: int) -> None:
     """
     groups._init_tp_mesh_device(ways)  # noqa: SLF001  (DeepSpeed's name)
     config = said.get("tensor_parallel", {})
-    of_json = config.get("partition_config")
-    if config.get("preset_model"):
-        raise NotEmulatedError("tensor_parallel.preset_model", _INSTEAD)
+    said_here = of_json(config)
     if config.get("tp_overlap_comm"):
         raise NotEmulatedError("tensor_parallel.tp_overlap_comm", "false")
-    specs = _of_json(of_json) if of_json else _of_plan(_plan(model))
+    plan = plan_of(model)
+    specs = said_here or of_plan(plan)
     if not specs:
         raise NotEmulatedError("AutoTP of a model that has no tp_plan of transformers", _INSTEAD)
     asked = config.get("vocab_parallel_lm_head")
-    by_plan = not of_json and "embedding_rowwise" in _plan(model).values()
+    by_plan = not said_here and "embedding_rowwise" in plan.values()
     _Sharer(model, specs, ways).share(asked, by_plan=by_plan)
-
-
-def _plan(model: Any) -> dict[str, str]:
-    """Of its config, its class and itself, merged (``_get_hf_tp_plan``)."""
-    plans = (
-        getattr(getattr(model, "config", None), "base_model_tp_plan", None),
-        getattr(type(model), "_tp_plan", None), vars(model).get("_tp_plan"),
-    )  # fmt: skip
-    merged: dict[str, str] = {}
-    known: set[str] = set()
-    for plan in plans:
-        for pattern, style in plan.items() if isinstance(plan, dict) else ():
-            own = pattern.removeprefix("model.")
-            if pattern.startswith("model.") and own in known:
-                continue
-            merged[pattern] = style
-            known.add(own)
-    return merged
-
-
-def _of_plan(plan: dict[str, str]) -> list[_Spec]:
-    """As ``TPPlanConverter`` reads it, whose words refuse other styles."""
-    other = sorted({style for style in plan.values() if style.lower() not in _STYLES})
-    if other:
-        raise ValueError(
-            f"HuggingFace tp_plan contains unsupported partition style(s): {other}. Applying only "
-            "the supported entries could shard one half of a column/row pair, so the plan is "
-            "rejected as a whole. Provide an explicit 'tensor_parallel.partition_config' for this "
-            "model instead."
-        )
-    specs = []
-    for pattern, style in plan.items():
-        named = ".*" + pattern.replace(".", r"\.").replace("*", ".*")
-        named += "$" if named.endswith(r"\.weight") else r"\.weight$"
-        way, more = _STYLES[style.lower()]
-        specs.append(_Spec((named,), way, more and way == "column", more and way == "skip"))
-    return specs
-
-
-def _of_json(config: dict[str, Any]) -> list[_Spec]:
-    """``AutoTPConfig.from_dict``."""
-    specs = []
-    for each in config.get("layer_specs", []):
-        if each.get("shape") is not None or each.get("partition_dim") is not None:
-            raise NotEmulatedError("shape of tensor_parallel's layer_specs", _INSTEAD)
-        specs.append(
-            _Spec(
-                tuple(each.get("patterns", [])), str(each.get("partition_type", "column")).lower(),
-                bool(each.get("gather_output")), bool(each.get("grad_allreduce")),
-                tuple(str(kind).lower() for kind in each.get("model_types") or ()),
-            )
-        )  # fmt: skip
-    return specs
 
 
 class _Sharer:
     """One model's layers, found by name."""
 
-    def __init__(self, model: nn.Module, specs: list[_Spec], ways: int) -> None:
+    def __init__(self, model: nn.Module, specs: list[Spec], ways: int) -> None:
         config: Any = getattr(model, "config", None)
         self.model, self.specs, self.ways = model, specs, ways
         self.kind = str(getattr(config, "model_type", "")).lower()
@@ -210,7 +133,7 @@ class _Sharer:
                     if isinstance(getattr(module, name, None), int):
                         setattr(module, name, getattr(module, name) // self.ways)
 
-    def _spec(self, name: str) -> _Spec | None:
+    def _spec(self, name: str) -> Spec | None:
         return next((spec for spec in self.specs if spec.matches(name, self.kind)), None)
 
     def _divide_vocabulary(self, asked: bool | None, *, by_plan: bool) -> None:
@@ -237,12 +160,14 @@ class _Sharer:
                 "'embed_out'"
             )
 
-    def _divides(self, weight: torch.Tensor, dim: int, name: str) -> None:
-        if weight.shape[dim] % self.ways:
+    def _divides(self, weight: torch.Tensor, dim: int, name: str, spec: Spec | None = None) -> None:
+        rows = weight.shape[dim]
+        pieces = (rows,) if spec is None or dim else spec.pieces(rows)
+        if sum(pieces) != rows or any(n % self.ways for n in pieces):
             raise NotEmulatedError(
-                f"AutoTP of {name}: {weight.shape[dim]} rows over {self.ways} ranks",
-                "an autotp_size that divides it",
-            )
+                f"AutoTP of {name}: {' + '.join(map(str, pieces))} of {rows} rows over "
+                f"{self.ways} ranks", "an autotp_size that divides them",
+            )  # fmt: skip
 
     def _tied_heads(self) -> set[str]:
         """Gathered layers that share an embedding's weight: both stay whole."""
@@ -258,7 +183,7 @@ class _Sharer:
                 found |= {name, tied}
         return found
 
-    def _replace(self, parent: nn.Module, name: str, layer: Any, spec: _Spec) -> None:
+    def _replace(self, parent: nn.Module, name: str, layer: Any, spec: Spec) -> None:
         if spec.sums_gradients:
             layer.__class__ = _summing(type(layer), self.group)
         if spec.way == "skip":
@@ -267,7 +192,7 @@ class _Sharer:
             raise NotEmulatedError(f"AutoTP by {spec.way} of {name}, a {type(layer).__name__}",
                                    _INSTEAD)  # fmt: skip
         dim = 0 if spec.way == "column" else 1
-        self._divides(layer.weight, dim, name)
+        self._divides(layer.weight, dim, name, spec)
         kind = LinearLayer if dim == 0 else LinearAllreduce
         setattr(parent, name, kind(layer, self.group, self.ways, dim, gathers=spec.gathers))
 
