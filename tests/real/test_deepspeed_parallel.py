@@ -172,6 +172,31 @@ def test_what_the_prediction_is_without_is_said_once(
     assert capsys.readouterr().err.count("zenflow: not modelled yet") == 1
 
 
+OVER = """
+import sys
+import deepspeed, torch
+
+net, asked = torch.nn.Linear(64, 64), eval(sys.argv[-1])
+engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config={
+    "train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam"},
+    **({"sequence_parallel_size": asked} if isinstance(asked, int) else {})},
+    mesh_param=asked if isinstance(asked, tuple) else None)
+print(engine.train_batch_size())
+"""
+
+
+def test_ranks_that_share_sequences_share_samples(tmp_path: Path) -> None:
+    """Of four, by the JSON's word; a mesh of data alone is no other than all ranks."""
+    script = tmp_path / "over.py"
+    script.write_text(OVER)
+    words = "torchrun", "--nproc-per-node", "4", str(script)
+    for asked, samples in (("2", "8"), ("(4, 1)", "16")):
+        lines, _ = launched(*words, asked, spec=machines())
+        assert lines[:4] == [samples] * 4
+    with pytest.raises(NotEmulatedError, match="a mesh of 2 x 2"):
+        launched(*words, "(2, 2)", spec=machines())
+
+
 LAYERS = (
     "self_attn.o_proj", "self_attn.k_proj", "self_attn.qkv_proj", "self_attn.q_a_proj",
     "self_attn.kv_b_proj", "mlp.up_proj", "mlp.gate_proj", "mlp.down_proj", "mlp.gate_up_proj",

@@ -79,9 +79,8 @@ def initialize(
 
     del distributed_port, dist_init_required
     assert model is not None, "deepspeed.initialize requires a model"
-    if mesh_param is not None:
-        raise NotEmulatedError("deepspeed.initialize(mesh_param=)", "data and pipeline parallelism")
     steps = _worker("deepspeed.initialize")
+    _refuse_mesh(mesh_param, config_of(config if config is not None else config_params, args)[1])
     init_distributed()
     piped = isinstance(model, PipelineModule)
     assert not piped or mpu is None, "mpu must be None with pipeline parallelism"
@@ -95,6 +94,17 @@ def initialize(
         loader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
         engine.training_dataloader = loader
     return engine, engine.optimizer, loader, engine.lr_scheduler
+
+
+def _refuse_mesh(asked: Any, said: dict[str, Any]) -> None:
+    """Of data by sequences, over whose first dimension alone DeepSpeed would shard and reduce."""
+    keys = "data_parallel_size", "sequence_parallel_size"
+    shape = asked or (tuple(said[key] for key in keys) if all(k in said for k in keys) else ())
+    if len(shape) > 1 and shape[1] > 1:
+        raise NotEmulatedError(
+            f"deepspeed.initialize over a mesh of {shape[0]} x {shape[1]}",
+            "the mpu of UlyssesSPAttentionHF, or DistributedAttention over groups of one's own",
+        )
 
 
 class DeepSpeedEngine(torch.nn.Module):
@@ -130,7 +140,9 @@ class DeepSpeedEngine(torch.nn.Module):
             client=client,
             say=steps.say,
             # AutoTP's peers count as replicas there: it makes groups behind DeepSpeedConfig.
-            data_parallel=replicas_of_batch(mpu, self.mesh.dp * (shared if mpu is None else 1)),
+            data_parallel=replicas_of_batch(
+                mpu, self.mesh.dp * (shared if mpu is None else 1), self._json
+            ),
         )
         if shared > 1:
             autotp.parallelized(model, self._json, shared)

@@ -133,10 +133,16 @@ def sequence_parallel(mpu: Any) -> int:
     return 1 if asked is None else int(asked())
 
 
-def replicas_of_batch(mpu: Any, ranks: int) -> int:
-    """Of so many ranks with the same weights, those with samples of their own (``config.py``)."""
+def replicas_of_batch(mpu: Any, ranks: int, said: dict[str, Any]) -> int:
+    """Of so many ranks with the same weights, those with samples of their own (``config.py``).
+
+    ``said``: the JSON, whose word counts without an ``mpu``.
+    """
     own = getattr(mpu, "get_data_parallel_world_size", None)
-    return ranks // sequence_parallel(mpu) if own is None else int(own())
+    if own is not None:
+        return int(own())
+    pieces = said.get("sequence_parallel_size") if mpu is None else sequence_parallel(mpu)
+    return ranks // int(pieces or 1)
 
 
 def _get_max_expert_size_name() -> str:

@@ -16,6 +16,9 @@ from raysim.rayapi.shapes.here import steps_here
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
 
+_OWN = "raysim.rayapi.shapes."
+"""What stands for a module that is not run is none of the script's."""
+
 
 def install(r: Replaced) -> None:
     """Under torch's name."""
@@ -26,7 +29,7 @@ def _applied(real: Any) -> Any:
     function = real.__func__
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        steps = steps_here()
+        steps = None if cls.__module__.startswith(_OWN) else steps_here()
         if steps is None or steps.inside or steps.mode.tracing or not steps.between_passes:
             return function(cls, *args, **kwargs)
         tape = steps.mode.tape
