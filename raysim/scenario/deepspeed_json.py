@@ -484,6 +484,8 @@ def _offload_optimizer(block: OffloadOptimizerBlock | None) -> OffloadOptimizer:
         pipeline_read=block.pipeline_read,
         pipeline_write=block.pipeline_write,
         fast_init=block.fast_init,
+        super_offload=block.super_offload,
+        cpuadam_cores_perc=block.cpuadam_cores_perc,
     )
 
 

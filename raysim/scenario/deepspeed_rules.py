@@ -239,6 +239,15 @@ def _offload(p: Parsed) -> Iterator[Refusal]:
     if offload is not None and offload.ratio < 1.0 and p.stage != 3:
         message = "partial offloading is only supported for ZeRO stage 3"
         yield (*ZERO, "offload_optimizer", "ratio"), message
+    if offload is not None and offload.super_offload and p.stage == 3:
+        if offload.device == "nvme":
+            yield (
+                (*ZERO, "offload_optimizer", "super_offload"),
+                "with nvme is not simulated; use cpu",
+            )
+        if not offload.cpuadam_cores_perc:
+            message = "must be between 0 and 1"
+            yield (*ZERO, "offload_optimizer", "cpuadam_cores_perc"), message
     if offload is not None and offload.device == "nvme":
         if p.stage != 3:
             yield (*ZERO, "offload_optimizer", "device"), "nvme needs ZeRO stage 3"

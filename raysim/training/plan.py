@@ -138,6 +138,8 @@ class TrainingPlan:
     moe_groups: bool = False
     """Experts are of DeepSpeed's own MoE layers: their parameters, which only every ``mesh.ep``-th
     rank holds, are flattened, reduced and partitioned apart from the others."""
+    pieces: int = 1
+    """Of ``mesh.dp``, ranks whose samples are pieces of the same ones, by the model's own code."""
     expert_imbalance: float = 1.0
     """Rows of the most loaded routed expert over the mean."""
     reentrant_checkpoints: bool | None = None
@@ -267,7 +269,7 @@ class TrainingPlan:
     @property
     def samples_per_step(self) -> int:
         """Samples all replicas consume per optimizer step."""
-        return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp
+        return self.micro_batch * self.gradient_accumulation_steps * self.mesh.dp // self.pieces
 
 
 def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:

@@ -14,7 +14,7 @@ NAMES = {
     "_allgather_base_": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce", "all_gather_into_tensor": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter", "all_reduce": "all_reduce",
-    "send": "send", "recv_": "recv",
+    "send": "send", "recv_": "recv", "alltoall_base_": "all_to_all",
 }  # fmt: skip
 
 
@@ -34,6 +34,8 @@ class Exchanged(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         space, _, name = func.name().partition("::")
         name = name.partition(".")[0]
+        if space == "deepspeed":  # an operator around one of torch's
+            space, name = "c10d", name.replace("dim_zero_all_to_all", "alltoall_base_")
         if space in {"c10d", "_c10d_functional"} and name in NAMES:
             given = [t for each in (*args[:2], out) for t in tree_leaves(each)]
             size = max(t.nbytes for t in given if isinstance(t, torch.Tensor))

@@ -9,6 +9,7 @@ from typing import Any
 
 from raysim.rayapi.deepspeed import accelerator, checkpointing, comm, ops, pipe, utils, zero
 from raysim.rayapi.deepspeed.accelerator import get_accelerator
+from raysim.rayapi.deepspeed.autotp import tp_model_init
 from raysim.rayapi.deepspeed.comm import init_distributed
 from raysim.rayapi.deepspeed.engine import (
     DeepSpeedEngine,
@@ -44,6 +45,7 @@ __all__ = [
     "initialize",
     "ops",
     "pipe",
+    "tp_model_init",
     "utils",
     "zero",
 ]

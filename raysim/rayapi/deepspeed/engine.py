@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from raysim.rayapi.checkpoint import STANDS_FOR, Checkpoint
-from raysim.rayapi.deepspeed import expert_parallel, ops
+from raysim.rayapi.deepspeed import autotp, expert_parallel, ops
 from raysim.rayapi.deepspeed.comm import init_distributed
-from raysim.rayapi.deepspeed.groups import tensor_parallel
+from raysim.rayapi.deepspeed.groups import replicas_of_batch, sequence_parallel, tensor_parallel
 from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
 from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
@@ -79,9 +79,8 @@ def initialize(
 
     del distributed_port, dist_init_required
     assert model is not None, "deepspeed.initialize requires a model"
-    if mesh_param is not None:
-        raise NotEmulatedError("deepspeed.initialize(mesh_param=)", "data and pipeline parallelism")
     steps = _worker("deepspeed.initialize")
+    _refuse_mesh(mesh_param, config_of(config if config is not None else config_params, args)[1])
     init_distributed()
     piped = isinstance(model, PipelineModule)
     assert not piped or mpu is None, "mpu must be None with pipeline parallelism"
@@ -95,6 +94,17 @@ def initialize(
         loader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
         engine.training_dataloader = loader
     return engine, engine.optimizer, loader, engine.lr_scheduler
+
+
+def _refuse_mesh(asked: Any, said: dict[str, Any]) -> None:
+    """Of data by sequences, over whose first dimension alone DeepSpeed would shard and reduce."""
+    keys = "data_parallel_size", "sequence_parallel_size"
+    shape = asked or (tuple(said[key] for key in keys) if all(k in said for k in keys) else ())
+    if len(shape) > 1 and shape[1] > 1:
+        raise NotEmulatedError(
+            f"deepspeed.initialize over a mesh of {shape[0]} x {shape[1]}",
+            "the mpu of UlyssesSPAttentionHF, or DistributedAttention over groups of one's own",
+        )
 
 
 class DeepSpeedEngine(torch.nn.Module):
@@ -116,14 +126,26 @@ class DeepSpeedEngine(torch.nn.Module):
         if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
             optimizer = optimizer(given)
         client = optimizer_of(optimizer) if optimizer is not None else None
-        self.mpu, tp = mpu, tensor_parallel(mpu)
+        self._json = config_of(config, args)[1]
+        shared = autotp.degree(self._json)
+        self.mpu, tp = mpu, max(shared, tensor_parallel(mpu))
         self.mesh = Mesh(
             pp=self.stages, dp=self.world_size // self.stages // tp, tp=tp,
             ep=expert_parallel.ep_size(model, stages=self.stages, tp=tp),
         )  # fmt: skip
         self._settings = read(
-            config, args, data_parallel=self.mesh.dp, stages=self.stages, client=client
+            config,
+            args,
+            stages=self.stages,
+            client=client,
+            say=steps.say,
+            # AutoTP's peers count as replicas there: it makes groups behind DeepSpeedConfig.
+            data_parallel=replicas_of_batch(
+                mpu, self.mesh.dp * (shared if mpu is None else 1), self._json
+            ),
         )
+        if shared > 1:
+            autotp.parallelized(model, self._json, shared)
         self.module = model.to(self.device).to(_TYPES[self._settings.precision])
         mixtures = expert_parallel.mixtures(self.module)
         self.has_moe_layers, self.num_experts = bool(mixtures), [m.num_experts for m in mixtures]
@@ -139,12 +161,12 @@ class DeepSpeedEngine(torch.nn.Module):
         self.lr_scheduler = lr_scheduler
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             self.lr_scheduler = lr_scheduler(self.optimizer)
-        self._json = config_of(config, args)[1]
         if lr_scheduler is None:
             self.lr_scheduler = schedule_of(self._json.get("scheduler", {}), self.optimizer)
         self.raysim_wrapping = Wrapping(
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
+            pieces=sequence_parallel(mpu),
             optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
         self.config = config
@@ -169,8 +191,8 @@ class DeepSpeedEngine(torch.nn.Module):
 
     @property
     def _replica(self) -> int:
-        if self.mpu is None:
-            return self.global_rank % self.mesh.dp
+        if not hasattr(self.mpu, "get_data_parallel_rank"):
+            return self.mesh.coordinate(self.global_rank).dp
         return int(self.mpu.get_data_parallel_rank())
 
     # ---- a step ----------------------------------------------------------------------------------

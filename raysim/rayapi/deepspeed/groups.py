@@ -1,7 +1,7 @@
 """``deepspeed.utils.groups``: which ranks share experts, and which hold the same ones.
 
 Real counterpart: ``deepspeed/utils/groups.py`` (``_create_expert_and_data_parallel``): neighbours
-share a layer's experts, every ``ep_size``-th rank holds the same ones.
+share a layer's experts, every ``ep_size``-th rank holds the same ones; so too AutoTP's layers.
 
 Not modelled: ``use_data_before_expert_parallelism``, experts of an ``mpu``, sequence parallelism.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from raysim.rayapi.deepspeed import parallel_state
 from raysim.rayapi.shapes.here import worker_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -56,13 +57,92 @@ def _create_expert_and_data_parallel(expert_parallel_size_: int, **_more: Any) -
                 _own(f"{kind}_ranks")[f"ep_size_{size}"] = ranks
 
 
+def _init_tp_mesh_device(tensor_model_parallel_size: int = 1, **_more: Any) -> tuple[Any, Any]:
+    """Neighbours that share layers (AutoTP), and ranks that hold the same parts of them."""
+    world, rank, size = dist.get_world_size(), dist.get_rank(), tensor_model_parallel_size
+    assert world % size == 0, f"{world} is not divisible by {size}"
+    own = _own("tensor")
+    for kind, some in (
+        ("data", [range(i, world, size) for i in range(size)]),
+        ("model", [range(i, i + size) for i in range(0, world, size)]),
+    ):
+        for ranks in some:
+            group = dist.new_group(list(ranks))
+            if rank in ranks:
+                own[kind] = group
+    return own["data"], own["model"]
+
+
+def get_tensor_model_parallel_group() -> Any:
+    """Ranks that share layers with this one."""
+    assert "model" in _own("tensor"), "intra_layer_model parallel group is not initialized"
+    return _own("tensor")["model"]
+
+
+def get_data_parallel_group() -> Any:
+    """Ranks that hold the same parts of layers."""
+    assert "data" in _own("tensor"), "data parallel group is not initialized"
+    return _own("tensor")["data"]
+
+
+def get_tensor_model_parallel_world_size() -> int:
+    """How many share layers."""
+    return dist.get_world_size(get_tensor_model_parallel_group())
+
+
+def get_tensor_model_parallel_rank() -> int:
+    """Place among those that share layers."""
+    return dist.get_rank(get_tensor_model_parallel_group())
+
+
+def get_tensor_model_parallel_src_rank() -> int:
+    """The first of those that share layers."""
+    size = get_tensor_model_parallel_world_size()
+    return dist.get_rank() // size * size
+
+
+def get_data_parallel_world_size() -> int:
+    """How many hold the same parts."""
+    return dist.get_world_size(get_data_parallel_group())
+
+
+def get_data_parallel_rank() -> int:
+    """Place among those that hold the same parts."""
+    return dist.get_rank(get_data_parallel_group())
+
+
+get_model_parallel_group = get_tensor_model_parallel_group
+get_model_parallel_world_size = get_tensor_model_parallel_world_size
+get_model_parallel_rank = get_tensor_model_parallel_rank
+
+
 def tensor_parallel(mpu: Any) -> int:
     """Ranks that share each layer: ``bwc_tensor_model_parallel_world_size`` (``utils/bwc.py``)."""
+    if hasattr(mpu, "initialize_sequence_parallel"):
+        return 1  # its model-parallel ranks are those that share sequences
     for name in ("tensor_model", "slice", "model"):
         asked = getattr(mpu, f"get_{name}_parallel_world_size", None)
         if asked is not None:
             return int(asked())
     return 1
+
+
+def sequence_parallel(mpu: Any) -> int:
+    """Ranks that share each sequence; 1: none do."""
+    asked = getattr(mpu, "get_sequence_parallel_world_size", None)
+    return 1 if asked is None else int(asked())
+
+
+def replicas_of_batch(mpu: Any, ranks: int, said: dict[str, Any]) -> int:
+    """Of so many ranks with the same weights, those with samples of their own (``config.py``).
+
+    ``said``: the JSON, whose word counts without an ``mpu``.
+    """
+    own = getattr(mpu, "get_data_parallel_world_size", None)
+    if own is not None:
+        return int(own())
+    pieces = said.get("sequence_parallel_size") if mpu is None else sequence_parallel(mpu)
+    return ranks // int(pieces or 1)
 
 
 def _get_max_expert_size_name() -> str:
@@ -140,6 +220,15 @@ def _get_model_parallel_world_size() -> int:
 def _get_expert_model_parallel_world_size() -> int:
     """Experts are whole on their ranks."""
     return expert_tensor_parallel_world_size
+
+
+_get_sequence_parallel_group = parallel_state.get_sequence_parallel_group
+_get_sequence_parallel_rank = parallel_state.get_sequence_parallel_rank
+
+
+def _get_sequence_parallel_world_size() -> int:
+    """How many share a sequence; 1: none do."""
+    return parallel_state.get_sequence_parallel_world_size() if parallel_state.groups() else 1
 
 
 def __getattr__(name: str) -> Any:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from raysim.errors import ScenarioError
 from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
+
+_HERE = {"tensor_parallel"}
+"""Blocks of the JSON that scripts are emulated with, and scenarios are not."""
 
 
 class DeepSpeedConfigError(Exception):
@@ -42,9 +46,15 @@ def config_of(config: Any, args: Any) -> tuple[str, dict[str, Any]]:
 
 
 def read(
-    config: Any, args: Any, *, data_parallel: int, stages: int, client: Optimizer | None
+    config: Any,
+    args: Any,
+    *,
+    data_parallel: int,
+    stages: int,
+    client: Optimizer | None,
+    say: Callable[[str], None],
 ) -> DeepSpeedConfig:
-    """What DeepSpeed would run with.
+    """What DeepSpeed would run with; ``say`` is told of what is on and not modelled.
 
     Raises
     ------
@@ -66,5 +76,8 @@ def read(
         found = reader.read_deepspeed(documents.Document(file=name, data=data), script)
     except ScenarioError as error:
         raise DeepSpeedConfigError(str(error)) from None
+    for problem in found.warnings:
+        if problem.key.partition(".")[0] not in _HERE:
+            say(str(problem))
     settings: DeepSpeedConfig = found.config
     return settings

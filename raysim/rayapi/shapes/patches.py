@@ -29,6 +29,7 @@ from raysim.rayapi.shapes import (
     downloads,
     files,
     fsdp,
+    functions,
     hooks,
     links,
     loader,
@@ -129,6 +130,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
         watching.install(_INSTALLED)
+        functions.install(_INSTALLED)
         hooks.install(_INSTALLED)
         mesh.install(_INSTALLED)
         _distributed(_INSTALLED)
@@ -266,7 +268,7 @@ def _distributed(r: Replaced) -> None:
         "init_process_group": lambda w, *a, **k: w.join_group(*a, **k),
         "destroy_process_group": lambda w, *_a, **_k: w.leave_group(),
         "get_rank": _rank, "get_world_size": _world_size,
-        "get_backend": lambda w, *_a: "nccl" if w.expect_group().gpus else "gloo",
+        "get_backend": lambda w, *_a, **_k: "nccl" if w.expect_group().gpus else "gloo",
         "get_node_local_rank": lambda w, *_a: w.context.local_rank,
         "barrier": meet, "monitored_barrier": meet,
     }  # fmt: skip

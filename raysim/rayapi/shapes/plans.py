@@ -52,6 +52,8 @@ class Wrapping:
     """None: all ranks are replicas, if they meet."""
     moe: bool = False
     """It has DeepSpeed's MoE layers."""
+    pieces: int = 1
+    """Ranks of ``mesh.dp`` that share each sample by the model's own exchanges (Ulysses)."""
     tp: int = 1
     """Ranks that share its parameters by ``DTensor``."""
     cp: int = 1
@@ -151,6 +153,7 @@ def deepspeed_plan(
         gradient_clipping=config.gradient_clipping,
         loss_scale=config.loss_scale,
         moe_groups=wrapping.moe,
+        pieces=wrapping.pieces,
         tf32=asked_tf32(),
         **plan_fields(config),
     )

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from raysim.perf.host import fresh_pages_seconds
 from raysim.training.engines.context import FLAG_BYTES, EngineContext
+from raysim.training.engines.superoffload import AdamProcess
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
 from raysim.training.layers.sections import Gradient
 from raysim.training.program import CPU, D2H, H2D
@@ -49,9 +50,10 @@ class GradientsToHost:
     """
 
     def __init__(
-        self, c: EngineContext, disk: Disk, groups: Sequence[SubGroup], accum_bytes: int
-    ) -> None:
-        self.c = c
+        self, c: EngineContext, disk: Disk, groups: Sequence[SubGroup], accum_bytes: int,
+        process: AdamProcess,
+    ) -> None:  # fmt: skip
+        self.c, self.process = c, process
         self.disk = disk
         self.accum_bytes = accum_bytes
         self.pinned = c.plan.zero.offload_optimizer.pin_memory
@@ -91,8 +93,10 @@ class GradientsToHost:
             b.alloc("gradient", kept, "gradients kept from NVMe")
             self.kept += kept
         if host:
-            seconds = c.copy_s(host, "d2h", pinned=self.pinned)
+            pinned = self.pinned and not self.process.on
+            seconds = c.copy_s(host, "d2h", pinned=pinned)
             ready = b.copy("gradients to host", D2H, seconds, (ready,))
+        self.process.arrived([self.group_of[g.name][0] for g in bucket], ready)
         if disk:
             copied = b.copy("gradients to host", D2H, c.copy_s(disk, "d2h"), (ready,))
             b.sync("gradients in swap buffers", (copied,))
@@ -111,6 +115,7 @@ def step_sub_groups(
     groups: Sequence[SubGroup],
     states: OptimizerSwapper,
     weights: ParameterSwapper,
+    process: AdamProcess,
     norm_group: str,
     *,
     update_gpu: bool,
@@ -124,6 +129,7 @@ def step_sub_groups(
     arrived = (*b.last_on(D2H), *b.last_on("compute"))
     if arrived:
         b.sync("wait for gradients", arrived)
+    process.wait_for_all()
     if c.plan.precision == "fp16":
         c.scalar_all_reduce("overflow", FLAG_BYTES)
     for _ in groups:
@@ -135,7 +141,7 @@ def step_sub_groups(
             continue
         if group.swapped:
             states.swap_in(i)
-        _step_on_cpu(c, group.numel, update_gpu=update_gpu)
+        _step_on_cpu(c, group.numel, process, update_gpu=update_gpu)
         weights.write_back(group)
         if group.swapped:
             states.swap_out(i)
@@ -153,21 +159,25 @@ def _step_on_gpu(c: EngineContext, numel: int, *, update_gpu: bool) -> None:
         b.sync("weights to host", (done,))
 
 
-def _step_on_cpu(c: EngineContext, numel: int, *, update_gpu: bool) -> None:
+def _step_on_cpu(c: EngineContext, numel: int, process: AdamProcess, *, update_gpu: bool) -> None:
     b = c.builder
-    passes = c.host_pass_s(2 * 4.0 * numel)
-    b.background("unscale on CPU", CPU, "offload", passes)
-    seconds = _adam_s(c, numel)
-    adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds)
-    b.sync("wait for CPU Adam", (adam,))
+    passes = c.costs.host_pass_s(2 * 4.0 * numel, c.cpu, c.ranks_per_node, process.rest)
+    done = b.background("unscale on CPU", CPU, "offload", passes)
+    if process.early:
+        b.sync("unscale on CPU", (done,))
+    elif process.on:
+        b.sync("unscale on CPU", (done,))
+        done = process.step(numel)
+    else:
+        done = b.background("DeepSpeedCPUAdam", CPU, "offload", _adam_s(c, numel))
+        b.sync("wait for CPU Adam", (done,))
     if update_gpu:
         low = numel * float(c.weight_bytes)
         if c.plan.precision != "fp32":
-            cores = c.plan.host_pool.cores(c.cpu, c.ranks_per_node)
-            fresh = fresh_pages_seconds(low, cores)
+            fresh = fresh_pages_seconds(low, process.rest.cores(c.cpu, c.ranks_per_node))
             pages = b.background("cast to new memory", CPU, "offload", fresh)
             b.sync("cast to new memory", (pages,))
-        done = b.copy("weights to GPU", H2D, c.copy_s(low, "h2d", pinned=False), (adam,))
+        done = b.copy("weights to GPU", H2D, c.copy_s(low, "h2d", pinned=False), (done,))
         b.sync("weights to GPU", (done,))
 
 

@@ -23,6 +23,7 @@ from raysim.training.engines.gathers import Gathers
 from raysim.training.engines.muon import gather_matrices
 from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
+from raysim.training.engines.superoffload import AdamProcess
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
 from raysim.training.layers.sections import Gradient, Unit, weights_of
 from raysim.training.program import D2H, Call
@@ -73,7 +74,8 @@ class ZeroThree:
         self.offload = self.zero.offload_optimizer.device != "none"
         self.offload_param = self.zero.offload_param.device != "none"
         self.optimizer_swapper = OptimizerSwapper(c, disk, self.groups)
-        self.to_host = GradientsToHost(c, disk, self.groups, self.accum_bytes)
+        self.process = AdamProcess(c)
+        self.to_host = GradientsToHost(c, disk, self.groups, self.accum_bytes, self.process)
         forward = len(c.units)
         # The root module owns nothing, but its hooks run first in both passes and prefetch.
         trace = [(), *(self._packed(u.uses) for u in visits[:forward])]
@@ -337,7 +339,7 @@ class ZeroThree:
             self.gathers.keep_second(name)
         if self.offload:
             step_sub_groups(
-                c, self.groups, self.optimizer_swapper, self.swapper, self.group,
+                c, self.groups, self.optimizer_swapper, self.swapper, self.process, self.group,
                 update_gpu=not self.offload_param,
             )  # fmt: skip
             self.to_host.forget()

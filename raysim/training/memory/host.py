@@ -183,6 +183,10 @@ class _Zero3:
         accum = COMPUTE_DTYPE_BYTES[self.plan.grad_accum_dtype or self.plan.precision]
         here = [g.numel for g in self.groups if not g.on_gpu and not g.swapped]
         pageable = sum(here) * (self.master + self.states)
+        if self.zero.offload_optimizer.super_offload and here:
+            # Gradients in shared memory, beside pinned ones that torch caches; the other's buffer.
+            shared = sum(here) * self.master if pinned is pinned_bytes else 0.0
+            pageable += shared + pinned(4.0 * max(here))
         return pageable + sum(pinned(n * self.master) for n in here) + pinned(self.own * accum)
 
     def _weights(self) -> float:

@@ -48,6 +48,10 @@ class OffloadOptimizer:
     pipeline_write: bool = False
     fast_init: bool = False
     """Of setting up only."""
+    super_offload: bool = False
+    """Adam runs in a process beside each rank (stage 3, on the host)."""
+    cpuadam_cores_perc: float = 0.8
+    """Its share of the cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
