@@ -233,8 +233,9 @@ def plan(
     ] = 0.0,
     quantile: Quantile = None,
     processes: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Processes that try points.")
-    ] = 1,
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Processes; by default as many as save time."),
+    ] = None,
     on: Annotated[
         RunOn, typer.Option(help="processes of this machine, or tasks of a Ray cluster.")
     ] = RunOn.PROCESSES,
