@@ -357,7 +357,7 @@ def init(
         Path | None, typer.Option(metavar="FILE", help="A DeepSpeed JSON.")
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay RayCluster.")
+        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay manifest.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems.")] = False,
 ) -> None:
