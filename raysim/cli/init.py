@@ -231,7 +231,7 @@ def _train_lines(config: Mapping[str, Any], engine: Engine) -> list[Line]:
     if longest is not None:
         lines.append((f"seq_len: {min(longest, _SEQ_LEN)}", "tokens per sample"))
     given = engine.config or {}
-    if not any(isinstance(given.get(key), int) for key in _BATCH):
+    if all(given.get(key, "auto") == "auto" for key in _BATCH):
         lines.append(("micro_batch: 1", "samples per GPU and micro-step"))
         if not isinstance(given.get("gradient_accumulation_steps"), int):
             lines.append(("gradient_accumulation_steps: 8", "micro-steps per optimizer step"))
