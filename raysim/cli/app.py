@@ -181,6 +181,12 @@ Quantile = Annotated[
 ]
 
 
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Processes; by default as many as save time."),
+]
+
+
 class RunOn(StrEnum):
     """Where ``plan`` tries its points."""
 
@@ -232,9 +238,7 @@ def plan(
         typer.Option(min=0, max=1, help="Least probability that all targets are met, as 0.9."),
     ] = 0.0,
     quantile: Quantile = None,
-    processes: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Processes that try points.")
-    ] = 1,
+    processes: Jobs = None,
     on: Annotated[
         RunOn, typer.Option(help="processes of this machine, or tasks of a Ray cluster.")
     ] = RunOn.PROCESSES,
@@ -356,7 +360,7 @@ def init(
         Path | None, typer.Option(metavar="FILE", help="A DeepSpeed JSON.")
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay RayCluster.")
+        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay manifest.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems.")] = False,
 ) -> None:

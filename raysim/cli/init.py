@@ -16,6 +16,7 @@ from typing import Any
 
 from raysim.cli import terminal
 from raysim.cli.init_engine import Engine, Line, read_engine
+from raysim.cli.init_serve import kind_of, serving
 from raysim.cli.init_workers import gpus_of, workers
 from raysim.cli.mistakes import expect_config
 from raysim.errors import ScenarioError
@@ -51,6 +52,8 @@ _ZERO3 = """\
 _SEQ_LEN = 4096
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _LONGEST_NAME = 100
+_OF_FILES = ("deepspeed", "fsdp", "config", "application", "model", "engine_kwargs")
+"""Keys that are the files' own."""
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu")
 _PARALLEL = """\
       # tensor_parallel: 8           # if your script runs models over several GPUs
@@ -112,12 +115,18 @@ def init(
         expect_config(config)
     engine = read_engine(deepspeed, _ZERO3 if config is None else None)
     names = _named(config, engine, cluster)
-    scenario = _text(folder, config, engine, cluster, names)
+    kind = "" if cluster is None else kind_of(cluster)
+    served = kind == "RayService" and deepspeed is None
+    if served and cluster is not None:
+        where = _cluster_text(names[cluster], _unsaid(cluster))
+        scenario = serving(cluster, where, folder, _name(folder), names=names, config=config)
+    else:
+        scenario = _text(folder, config, engine, cluster, names)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ScenarioError(f"{folder}: already exists; init writes only new folders")
         folder.mkdir(parents=True, exist_ok=True)
-        written = _files(folder, config, engine, names)
+        written = _files(folder, config, engine, names, starter=not served)
         (folder / "scenario.yaml").write_text(scenario, encoding="utf-8", newline="\n")
     except OSError as error:
         raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
@@ -133,6 +142,8 @@ def init(
         terminal.complain(problems)
         return
     terminal.say(f"Next      raysim run {folder}")
+    if kind == "RayJob":
+        terminal.say(f"Beside    raysim run {cluster} plays the program that it starts")
 
 
 def _assumed(scenario: str) -> list[str]:
@@ -140,14 +151,19 @@ def _assumed(scenario: str) -> list[str]:
     from raysim.scenario.yaml_text import parse_yaml_all
 
     data: Any = parse_yaml_all(scenario, "scenario.yaml")[0].data
-    cluster, train = data["cluster"], data["jobs"][0]["train"]
+    cluster, [said_of_job] = data["cluster"], data["jobs"][0].values()
     machines = {name: chosen["node"] for name, chosen in cluster.get("hardware", {}).items()}
     if "node" in cluster:
         machines = {"nodes": f"{cluster['nodes']} x {cluster['node']}"}
-    job = {key: value for key, value in train.items() if key not in ("deepspeed", "fsdp")}
-    said = ", ".join(f"{key} {value}" for key, value in (machines | job).items())
+    job = {key: value for key, value in said_of_job.items() if key not in _OF_FILES}
+    said = ", ".join(f"{key} {_plain(value)}" for key, value in (machines | job).items())
     text = f"Assumed   {said}; change it in scenario.yaml"
     return textwrap.wrap(text, terminal.width(), subsequent_indent=" " * 10, break_long_words=False)
+
+
+def _plain(value: Any) -> str:
+    """A value as it stands in the file, on one line."""
+    return str(value) if not isinstance(value, dict | list) else json.dumps(value).replace('"', "")
 
 
 def _named(config: Path | None, engine: Engine, cluster: Path | None) -> dict[Path, str]:
@@ -184,16 +200,21 @@ def _text(
         name = names[engine.files[0]] if engine.files else "ds_config.json"
         why = 'unmodified; comments and "auto" allowed'
         train.insert(0, (f"{engine.key}: {_quoted(name)}", why))
-    stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "scenario"
     source = _quoted("config.json" if config is None else names[config])
     open_ends = _PARALLEL if engine.key else _NO_ENGINE + _PARALLEL
     return _SCENARIO.format(
         folder=folder,
-        name=stem[:_LONGEST_NAME],
+        name=_name(folder),
         cluster=where,
         model=_line(2, f"from: {source}", "Hugging Face config.json, unmodified"),
         train="".join(_line(6, line, why) for line, why in train) + open_ends,
     )
+
+
+def _name(folder: Path) -> str:
+    """Of the scenario in a folder."""
+    stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "scenario"
+    return stem[:_LONGEST_NAME]
 
 
 def _line(indent: int, text: str, why: str) -> str:
@@ -210,7 +231,7 @@ def _train_lines(config: Mapping[str, Any], engine: Engine) -> list[Line]:
     if longest is not None:
         lines.append((f"seq_len: {min(longest, _SEQ_LEN)}", "tokens per sample"))
     given = engine.config or {}
-    if not any(isinstance(given.get(key), int) for key in _BATCH):
+    if all(given.get(key, "auto") == "auto" for key in _BATCH):
         lines.append(("micro_batch: 1", "samples per GPU and micro-step"))
         if not isinstance(given.get("gradient_accumulation_steps"), int):
             lines.append(("gradient_accumulation_steps: 8", "micro-steps per optimizer step"))
@@ -296,12 +317,14 @@ def _unsaid(path: Path) -> dict[str, dict[str, object]]:
 
 
 def _files(
-    folder: Path, config: Path | None, engine: Engine, copied: Mapping[Path, str]
+    folder: Path, config: Path | None, engine: Engine, copied: Mapping[Path, str], *, starter: bool
 ) -> list[str]:
-    """Copy the user's files, or write the starter's; their names."""
+    """Copy the user's files, or write the ``starter``'s; their names."""
     names = list(copied.values())
     for path, name in copied.items():
         shutil.copyfile(path, folder / name)
+    if not starter:
+        return names
     if config is None:
         (folder / "config.json").write_text(json.dumps(_LLAMA31_8B, indent=2) + "\n")
         names.append("config.json")

@@ -181,9 +181,9 @@ def _of_yaml(text: str, path: Path, shown: str) -> str:
         return ""
     if _SERVICE.search(text):
         return (
-            "is a cluster and an application, not a scenario; one points at both and says who "
-            f"asks: {{cluster: {{from: {path.name}}}, jobs: [{{serve: {{config: {path.name}, "
-            "load: ...}}]}, see `raysim check --explain serve.load`"
+            "is a cluster and an application, not a scenario; "
+            f"`raysim init NAME --cluster {shown}` "
+            "makes one that points at both and says who asks (of vLLM with --from config.json)"
         )
     if _CLUSTER.search(text):
         return (

@@ -32,7 +32,7 @@ class PlanOptions:
     max_gpus: int | None = None
     likely: float = 0.0
     quantile: float | None = None
-    processes: int = 1
+    processes: int | None = None
     on: str = "processes"
     address: str | None = None
     top: int = 5

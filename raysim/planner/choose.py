@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
+from raysim.planner.default_space import ENGINE
 from raysim.planner.space import Point, Space, is_node, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
 from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
@@ -35,7 +36,6 @@ EQUAL_WORK = 1.1
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
-ENGINE = "train.engine"
 OWN_FRAC = 0.56
 """Of the variance of a layout's error: what others of its model and cluster do not share. The rest
 is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).

@@ -24,6 +24,13 @@ SCHEDULES = ("megatron_1f1b", "interleaved", "zb_h1", "zb_v")
 """Of pipelines without DeepSpeed."""
 OFFLOAD = "train.deepspeed.zero_optimization.offload_optimizer.device"
 MEGATRON = "train.megatron."
+ENGINE = "train.engine"
+HALF, FULL = 2, 4
+"""Bytes of a weight."""
+COPIES = 4
+LARGE_FRAC = 0.5
+"""Of a GPU's memory: the rest is for activations, buckets and CUDA, so that a job that replicates
+more may fit only sharded."""
 ACCELERATE = "train.fsdp.fsdp_config."
 
 Values = dict[str, tuple[Any, ...]]
@@ -62,6 +69,8 @@ def _of_data_parallel(scenario: Scenario) -> Values:
         values["train.zero_stage"] = (1, 2, 3)
         if strategy.deepspeed.zero.offload_optimizer.device in ("none", "cpu"):
             values[OFFLOAD] = ("none", "cpu")
+    if strategy.engine == "ddp" and _fills_gpus(scenario):
+        values[ENGINE] = ("ddp", "fsdp")
     values["train.micro_batch"] = _micro_batches(scenario, MOST_MICRO_BATCHES)
     block = value_at(_fsdp(scenario), ("fsdp_config",))
     accelerate = block if isinstance(block, dict) else {}
@@ -76,6 +85,13 @@ def _of_data_parallel(scenario: Scenario) -> Values:
     if not accelerate and strategy.engine == "fsdp" and strategy.batch.accumulation > 1:
         values["train.fsdp.sync_every_micro_batch"] = (False, True)
     return values
+
+
+def _fills_gpus(scenario: Scenario) -> bool:
+    """Whether a copy of weights, gradients and Adam's two states takes most of a GPU's memory."""
+    memory = min(g.node.gpu.memory_bytes for g in scenario.cluster.groups if g.node.gpu is not None)
+    each = FULL if scenario.strategy.precision == "fp32" else HALF
+    return COPIES * each * build_model(scenario).num_trainable > LARGE_FRAC * memory
 
 
 def _fsdp(scenario: Scenario) -> Any:

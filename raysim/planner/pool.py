@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import resource
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +30,12 @@ Runner = Callable[[Task, Iterable[Point]], Iterator[Trial]]
 AHEAD = 4
 """Points given out per process, so that none waits for the next."""
 MOST_ATTEMPTS = 2
+FEW = 8
+"""Points that take less time than starting processes, as long as nobody looks at the clock."""
+WORTH_S = 8.0
+"""Work left that is worth starting processes for: they take some two seconds to begin."""
+MEMORY_FRAC = 0.5
+"""Of the machine's memory, for all processes together, each as large as this one was at most."""
 RUNNERS = ("processes", "ray")
 
 _given: dict[str, Any] = {}
@@ -36,12 +46,41 @@ def serial(task: Task, points: Iterable[Point]) -> Iterator[Trial]:
     return map(task, points)
 
 
-def processes(count: int) -> Runner:
-    """A pool of so many processes; one: ``serial``."""
+def processes(count: int | None) -> Runner:
+    """A pool of so many processes; one: ``serial``; None: ``as_needed``."""
+    if count is None:
+        return as_needed
     return serial if count == 1 else partial(_pooled, count)
 
 
+def as_needed(task: Task, points: Iterable[Point]) -> Iterator[Trial]:
+    """Here, while what is left takes seconds; what takes longer, by a process for each core."""
+    left = list(points)
+    begun = time.perf_counter()
+    for done, point in enumerate(left, 1):
+        yield task(point)
+        rest = left[done:]
+        each_s = (time.perf_counter() - begun) / done
+        if each_s * len(rest) > WORTH_S and (count := min(_cores(), len(rest))) > 1:
+            yield from _by_pool(count, task, rest)
+            return
+
+
+def _cores() -> int:
+    """Processes that this machine has cores and memory for."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    unit = 1 if sys.platform == "darwin" else 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(cores, int(MEMORY_FRAC * memory / own)))
+
+
 def _pooled(count: int, task: Task, points: Iterable[Point]) -> Iterator[Trial]:
+    asked = list(points)
+    return serial(task, asked) if len(asked) <= FEW else _by_pool(count, task, asked)
+
+
+def _by_pool(count: int, task: Task, points: Iterable[Point]) -> Iterator[Trial]:
     left = iter(points)
     suspects: list[Point] = []
     while True:
@@ -137,8 +176,10 @@ def _try(point: Point) -> Trial:
     return task(point)
 
 
-def runner_of(where: str = "processes", *, jobs: int = 1, address: str | None = None) -> Runner:
-    """``processes`` of this machine, or tasks of a ``ray`` cluster.
+def runner_of(
+    where: str = "processes", *, jobs: int | None = 1, address: str | None = None
+) -> Runner:
+    """``jobs`` processes of this machine (None: as needed), or tasks of a ``ray`` cluster.
 
     Raises
     ------
@@ -156,12 +197,16 @@ def on_ray(address: str | None) -> Runner:
 
 
 def _on_ray(address: str | None, task: Task, points: Iterable[Point]) -> Iterator[Trial]:
+    asked = list(points)
+    if len(asked) <= FEW:
+        yield from serial(task, asked)
+        return
     import ray
 
     ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
     shared = ray.put(task)
     attempt = ray.remote(_try_on_ray).options(max_retries=MOST_ATTEMPTS)
-    left = iter(points)
+    left = iter(asked)
     running: dict[Any, Point] = {}
     cpus = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
     most = AHEAD * max(cpus, 1)

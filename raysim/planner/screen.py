@@ -4,15 +4,19 @@ The ZeRO paper's table (Rajbhandari et al. 2020, ``training.memory.estimators``)
 DeepSpeed's memory: two bytes per weight and gradient, and of Adam's fp32 states twelve, sharded as
 the stage says. What is offloaded does not count. Everything else (activations, buckets, CUDA) only
 adds. Points whose mesh, precision or engine vary are not screened.
+
+Of LLM fleets: replicas whose GPUs are more than the cluster may have, which would wait for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from raysim.errors import ScenarioError
 from raysim.planner.default_space import OFFLOAD
-from raysim.planner.space import WORKERS, Choice, Point, Space, is_nodes
+from raysim.planner.space import WORKERS, Choice, Point, Space, chosen, is_nodes
 from raysim.planner.trials import Trial
 from raysim.scenario.build import build_model
 from raysim.scenario.load import AnyScenario, Scenario
@@ -56,7 +60,9 @@ def states_bytes(parameters: float, ranks: int, stage: int, *, offloads: str = "
 def screen_of(scenario: AnyScenario, space: Space) -> Screen | None:
     """What tells that a point cannot fit; None where nothing can be told without playing."""
     if not isinstance(scenario, Scenario):
-        return None
+        library = scenario.job.library
+        fleet = library is not None and library.kind == "llm"
+        return partial(_more_than_there_are, scenario) if fleet else None
     strategy = scenario.strategy
     config = strategy.deepspeed
     groups = [g for g in scenario.cluster.groups if g.node.gpu is not None]
@@ -89,6 +95,27 @@ def screen_of(scenario: AnyScenario, space: Space) -> Screen | None:
         )  # fmt: skip
 
     return screened
+
+
+def _more_than_there_are(scenario: AnyScenario, point: Point) -> Trial | None:
+    """Of an LLM fleet: it asks for more GPUs than all nodes have, at their most."""
+    from raysim.workloads.llm_job import LlmJob
+
+    try:
+        changed = chosen(scenario, point.choice)
+    except ScenarioError:
+        return None  # it is said when it is tried
+    assert not isinstance(changed, Scenario), "of a fleet"
+    assert isinstance(changed.job.library, LlmJob), "of a fleet"
+    app, groups = changed.job.library.app, changed.cluster.groups
+    asked = app.engine.gpus * (app.num_replicas + app.prefill_replicas)
+    have = sum(max(g.count, g.max_count or 0) * g.node.gpu_count for g in groups)
+    if asked <= have:
+        return None
+    return Trial(
+        number=point.number, choice=point.choice, status="refused", gpus=have,
+        why=f"the replicas ask for {asked:,} GPUs, the nodes have {have:,}",
+    )  # fmt: skip
 
 
 def _offloads(choice: Choice, zero: ZeroConfig) -> str:

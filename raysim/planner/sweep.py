@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import raysim
 from raysim.kernel.progress import Told
-from raysim.planner.pool import Runner, serial
+from raysim.planner.pool import Runner
 from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
 from raysim.planner.store import Store
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
-FEW = 8
-"""Points that take less time than starting processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +94,8 @@ class Kept:
             self._told(f"{done:,} of {len(asked):,} {what}", done / len(asked))
         logger.info("%d points to try, %d were there", len(left), len(asked) - len(left))
         task = replace(self.task, folded=folded)
-        run = serial if len(left) <= FEW else self._runner
         try:
-            for done, trial in enumerate(run(task, left), len(asked) - len(left) + 1):
+            for done, trial in enumerate(self._runner(task, left), len(asked) - len(left) + 1):
                 self.known[trial.number] = trial
                 if self._store is not None:
                     self._store.add(trial, folded=folded)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections import ChainMap
+from collections.abc import Callable, Iterable
+from types import CodeType
+from typing import Any, ClassVar, NamedTuple
 
 import cloudpickle
 
@@ -88,7 +90,43 @@ def _restore(deserializer: Callable[[Any], Any], state: Any) -> Any:
     return deserializer(state)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+_UNNAMED = "<dynamic-code>"
+"""What cloudpickle says in place of a function's file, and Ray's copy of it does not."""
+_files: dict[tuple[str, int, bytes], str] = {}
+"""Files of the code that was pickled; tracebacks of tasks say them."""
+
+
+def _code(code: CodeType) -> Any:
+    _files[code.co_qualname, code.co_firstlineno, code.co_code] = code.co_filename
+    return cloudpickle.Pickler.dispatch_table[CodeType](code)
+
+
+class _CodePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
+
+
+def _made(*args: Any) -> CodeType:
+    """Code as it was pickled, with its file again."""
+    code = CodeType(*args)
+    file = _files.get((code.co_qualname, code.co_firstlineno, code.co_code))
+    return code if file is None else code.replace(co_filename=file)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if name != "_builtin_type":
+            return found
+        return lambda kind: _made if kind == "CodeType" else found(kind)
+
+
+def _loads(data: bytes, buffers: Iterable[Any] = ()) -> Any:
+    if _UNNAMED.encode() not in data:
+        return pickle.loads(data, buffers=buffers)  # noqa: S301  (our own bytes)
+    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
+
+
+class _Pickler(_CodePickler):
     def reducer_override(self, obj: Any) -> Any:
         if _custom:
             both = _custom.get(type(obj))
@@ -169,7 +207,7 @@ def deserialize(payload: Payload) -> Any:
         return data.value
     if data is None:  # made by something that is not a program
         return None
-    return pickle.loads(data.data, buffers=data.buffers)  # noqa: S301  (our own bytes)
+    return _loads(data.data, data.buffers)
 
 
 def pickled_bytes(payload: Payload) -> int:
@@ -186,12 +224,14 @@ def array_bytes(payload: Payload) -> int:
 
 def dump_code(thing: Any) -> bytes:
     """A function or class, to be sent to workers."""
-    return bytes(cloudpickle.dumps(thing))
+    file = io.BytesIO()
+    _CodePickler(file, protocol=cloudpickle.DEFAULT_PROTOCOL).dump(thing)
+    return file.getvalue()
 
 
 def load_code(data: bytes) -> Any:
     """It, as a worker process has it."""
-    return pickle.loads(data)  # noqa: S301  (our own bytes)
+    return _loads(data)
 
 
 def is_serializable(value: Any) -> Exception | None:

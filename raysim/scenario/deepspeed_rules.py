@@ -295,10 +295,31 @@ def _json_optimizer(p: Parsed, name: str) -> Iterator[Refusal]:
     if "max_grad_norm" in p.optimizer_params:
         message = "is not supported as an optimizer parameter; use gradient_clipping"
         yield ("optimizer", "params", "max_grad_norm"), message
+    elif name.lower() in ("adam", "adamw"):
+        yield from _adam_arguments(p)
     if name.lower() == "lamb" and p.precision == "fp16" and p.fp16.loss_scale != 0:
         yield ("fp16", "loss_scale"), "the lamb optimizer requires dynamic loss scaling (0)"
     if name.lower() == "muon" and p.stage == 3 and p.zero.reduce_scatter:
         yield (*ZERO, "reduce_scatter"), "Muon and reduce scatter cannot be used together"
+
+
+_ADAM_ARGUMENTS = (
+    "lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad", "set_grad_none",
+    "adam_w_mode", "adamw_mode", "torch_adam", "fp32_optimizer_states", "foreach", "maximize",
+    "capturable", "differentiable", "fused",
+)  # fmt: skip
+"""Of FusedAdam, DeepSpeedCPUAdam and, for ``torch_adam``, torch's; two are the engine's own."""
+
+
+def _adam_arguments(p: Parsed) -> Iterator[Refusal]:
+    """What no Adam's constructor takes (a TypeError), and numbers in quotes (its kernels')."""
+    at = ("optimizer", "params")
+    for key, value in p.optimizer_params.items():
+        if key not in _ADAM_ARGUMENTS:
+            hint = did_you_mean(key, _ADAM_ARGUMENTS)
+            yield (*at, key), f"{p.json_optimizer} has no such argument{hint}"
+        elif key in ("lr", "eps", "weight_decay") and isinstance(value, str):
+            yield (*at, key), f"expected a number, got {shorten(value)}"
 
 
 def _master_weights(p: Parsed) -> Iterator[Refusal]:

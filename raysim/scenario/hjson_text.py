@@ -7,6 +7,7 @@ the library keeps no positions.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from raysim.scenario.documents import (
 )
 
 MAX_BYTES = 4 * 2**20
+PYTHONS = {"True": "true", "False": "false", "None": "null"}
+"""What is pasted from Python, and JSON's words."""
 
 
 def read_hjson(path: Path, shown: str) -> Document:
@@ -47,10 +50,11 @@ def parse_hjson(text: str, shown: str, sha256: str | None = None) -> Document:
         data = scan.root()
     except hjson.HjsonDecodeError as error:
         line, column = scan.line_column(max(0, min(error.pos, len(text))))
-        problem = Problem(
-            message=f"not JSON: {one_line(error.msg).removesuffix(' at').replace(' %r', '')}",
-            where=Location(file=shown, line=line, column=column),
-        )
+        message = f"not JSON: {one_line(error.msg).removesuffix(' at').replace(' %r', '')}"
+        if scan.unquoted is not None:
+            line, column = scan.line_column(scan.unquoted)
+            message = f"not JSON: {_unquoted(text[scan.unquoted :].splitlines()[0])}"
+        problem = Problem(message=message, where=Location(file=shown, line=line, column=column))
         raise ScenarioError(template_problem(text, shown) or problem) from None
     except (ValueError, IndexError, OverflowError, RecursionError) as error:
         line, column = scan.line_column(min(scan.last, len(text)))
@@ -67,6 +71,15 @@ def parse_hjson(text: str, shown: str, sha256: str | None = None) -> Document:
     return document
 
 
+def _unquoted(rest: str) -> str:
+    """What is wrong with a word without quotes: Hjson takes all of its line for it."""
+    word = re.split(r"[\s,}\]]", rest, maxsplit=1)[0]
+    meant = PYTHONS.get(word)
+    if meant is not None:
+        return f"{word} is Python's; write {meant}"
+    return f"{word} is neither a number nor in quotes"
+
+
 class _Scan:
     """One pass over a text; the grammar is that of ``hjson.decoder``."""
 
@@ -81,6 +94,8 @@ class _Scan:
         self.marks: dict[KeyPath, Mark] = {}
         self.repeated: list[KeyPath] = []
         self.last = 0
+        self.unquoted: int | None = None
+        """Where the last text without quotes begins that took a closing brace or bracket."""
         self.line_starts = [0]
         for i, character in enumerate(text):
             if character == "\n":
@@ -132,6 +147,8 @@ class _Scan:
             scanned = self.lib.scanstring(self.text, at + 1)
         else:
             scanned = self.lib.scantfnns(self, self.text, at)
+            if isinstance(scanned[0], str) and re.search(r"[}\]]", scanned[0]):
+                self.unquoted = at
         return scanned
 
     def members(self, at: int, path: KeyPath, *, closed: bool) -> tuple[dict[str, Any], int]:

@@ -53,7 +53,7 @@ def _things(in_tmp: Path) -> None:
         ("hjson.json", "is a DeepSpeed configuration, not a scenario"),
         ("my.json", "is a run's summary; `raysim show . ` prints it".replace(". `", ".`")),
         ("ray.yaml", "is a cluster, not a scenario; `raysim init NAME --cluster ray.yaml`"),
-        ("service.yaml", "jobs: [{serve: {config: service.yaml, load: ...}}]"),
+        ("service.yaml", "`raysim init NAME --cluster service.yaml` makes one that points at both"),
     ],
 )
 def test_not_a_scenario(

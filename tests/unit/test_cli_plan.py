@@ -111,7 +111,6 @@ def test_an_interrupted_plan_says_so(in_tmp: Path, capsys: pytest.CaptureFixture
         raise KeyboardInterrupt
 
     monkeypatch.setattr("raysim.planner.pool.runner_of", lambda *_, **__: interrupted)
-    monkeypatch.setattr("raysim.planner.sweep.FEW", 0)
     assert main(["plan", SCENARIO, *VARY, "--maximize", "tokens_per_s"]) == 130
     printed = capsys.readouterr().out
     assert printed.startswith("Interrupted: the same command goes on.")

@@ -240,6 +240,16 @@ REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"pipeline_stages": 2},
         "PipelineModule takes no sequence-parallel groups",
     ),
+    (
+        z(1) | {"optimizer": {"type": "AdamW", "params": {"beta": [0.9, 0.95]}}},
+        {},
+        "AdamW has no such argument; did you mean 'betas'?",
+    ),
+    (
+        z(1) | {"optimizer": {"type": "Adam", "params": {"lr": "1e-4"}}},
+        {},
+        "expected a number, got '1e-4'",
+    ),
     ({"train_batch_size": 8}, {"micro_batch": 3}, "8 != 3 * 0 * 4"),
     ({"train_micro_batch_size_per_gpu": 2}, {"micro_batch": 3}, "3 differs from train_micro_batch"),
     ({"train_batch_size": 8}, {"precision": "bf16"}, "trains in fp32, the scenario says"),

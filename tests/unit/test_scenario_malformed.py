@@ -138,6 +138,8 @@ WHOLE_FILES: list[tuple[str, bytes | None, str]] = [
     ("scenario.yaml", b"%YAML 3.0\n---\na: 1\n", "not YAML: found incompatible YAML document"),
     ("scenario.yaml", b"a: *a\n", "found undefined alias 'a'"),
     ("scenario.yaml", None, "scenario.yaml   no such file"),
+    ("ds_config.json", b'{"bf16": {"enabled": True}}', "1:22   not JSON: True is Python"),
+    ("ds_config.json", b'{"a": [1e3.5]}', "1:8   not JSON: 1e3.5 is neither a number nor in quo"),
     ("ds_config.json", b"", "ds_config.json:1:1   is empty"),
     ("ds_config.json", b"[]", "ds_config.json:1:1   expected a mapping of DeepSpeed's keys"),
     ("ds_config.json", b"{", "ds_config.json:1:2   not JSON"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.errors import ScenarioError
+from raysim.rayapi.deepspeed.written import document_of
 from raysim.training.settings.deepspeed import DeepSpeedConfig, Optimizer
 
 _HERE = {"tensor_parallel"}
@@ -33,10 +34,12 @@ def config_of(config: Any, args: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(config, dict):
         return "config", config
     if Path(str(config)).is_file():
-        found: dict[str, Any] = json.loads(Path(str(config)).read_text(encoding="utf-8"))
-        return str(config), found
+        try:
+            return str(config), dict(document_of(str(config), {}).data)
+        except ScenarioError as error:
+            raise DeepSpeedConfigError(str(error)) from None
     try:
-        found = json.loads(base64.urlsafe_b64decode(str(config)).decode())
+        found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(str(config)).decode())
     except ValueError:
         raise DeepSpeedConfigError(
             "Expected a string path to an existing deepspeed config, or a dictionary or a valid "
@@ -73,7 +76,7 @@ def read(
         scenario=documents.Document(file="script", data={}),
     )
     try:
-        found = reader.read_deepspeed(documents.Document(file=name, data=data), script)
+        found = reader.read_deepspeed(document_of(name, data), script)
     except ScenarioError as error:
         raise DeepSpeedConfigError(str(error)) from None
     for problem in found.warnings:

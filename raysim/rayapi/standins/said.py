@@ -35,10 +35,14 @@ def say(text: str) -> None:
 
 def asked_at() -> str:
     """``train.py:12`` of the script's own line that is under way; empty: nowhere."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (as tracebacks do)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((*INSTALLED, *NOT_THEIRS, "<frozen")):
-            return f"{Path(file).name}:{frame.f_lineno}"
+    frame = own_frame(sys._getframe(1))  # noqa: SLF001  (as tracebacks do)
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def own_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the script's own code, from ``frame`` on; None: there is none."""
+    while frame is not None and frame.f_code.co_filename.startswith(
+        (*INSTALLED, *NOT_THEIRS, "<frozen")
+    ):
         frame = frame.f_back
-    return ""
+    return frame

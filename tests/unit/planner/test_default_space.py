@@ -47,11 +47,14 @@ def test_micro_batches_are_the_jobs_own_and_those_around_it():
     assert values("vit_cifar10_ddp", **odd)["train.micro_batch"] == (3, 6)
 
 
-def test_a_job_under_ddp_that_fits_nowhere_may_be_sharded():
-    found = plan(raysim.load("scenarios/llama31_8b_sft"), Question()).plan
-    assert found.best is None
-    assert found.instead.choice["train.engine"] == "fsdp"
-    assert found.instead.meets
+def test_a_job_whose_copies_fill_a_gpu_may_be_sharded():
+    said = raysim.load("scenarios/llama31_8b_sft")
+    assert space_of(said).values["train.engine"] == ("ddp", "fsdp")
+    assert "train.engine" not in values("vit_cifar10_ddp")
+    nobody_said = plan(said, Question(vary={"train.micro_batch": [1]})).plan
+    assert nobody_said.best is None
+    assert nobody_said.instead.choice["train.engine"] == "fsdp"
+    assert nobody_said.instead.meets
 
 
 def test_samples_that_a_file_says_are_left_to_it():

@@ -86,12 +86,7 @@ def test_an_interrupt_keeps_estimates_and_trials(whole, tmp_path):
 
     wanted = Wanted(minimize="usd")
     searching_again = searching.search
-    sweep_few = pytest.MonkeyPatch()
-    sweep_few.setattr("raysim.planner.sweep.FEW", 0)
-    try:
-        first = search(said, space, interrupted, wanted=wanted, store=Store(tmp_path))
-    finally:
-        sweep_few.undo()
+    first = search(said, space, interrupted, wanted=wanted, store=Store(tmp_path))
     assert Counter(t.status for t in first.trials)["ok"] == 3
     assert len(Store(tmp_path).read()) == space.size + 3
     again = searching_again(said, space, serial, wanted=wanted, store=Store(tmp_path))

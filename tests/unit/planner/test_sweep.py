@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from raysim.planner import pool
-from raysim.planner import sweep as sweeping
 from raysim.planner.pool import processes, serial
 from raysim.planner.space import Space, space_of
 from raysim.planner.store import Store
@@ -94,9 +93,28 @@ def _dies(_point):
 def test_a_point_that_always_kills_is_a_trial_that_failed(monkeypatch):
     monkeypatch.setattr(pool, "_try", _dies)
     monkeypatch.setattr(pool, "MOST_ATTEMPTS", 1)
-    monkeypatch.setattr(sweeping, "FEW", 0)
+    monkeypatch.setattr(pool, "FEW", 0)
     found = sweep(scenario(), Space({"train.micro_batch": (1, 2)}), processes(2))
     assert [t.status for t in found.trials] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize(("worth_s", "elsewhere"), [(0.0, 2), (1e9, 0)])
+def test_processes_start_by_themselves_where_what_is_left_takes_long(
+    worth_s, elsewhere, monkeypatch
+):
+    given = []
+
+    def by_pool(count, task, points):
+        given.extend(points)
+        return pool.serial(task, points)
+
+    monkeypatch.setattr(pool, "WORTH_S", worth_s)
+    monkeypatch.setattr(pool, "_cores", lambda: 8)
+    monkeypatch.setattr(pool, "_by_pool", by_pool)
+    space = Space({"train.micro_batch": (1, 2, 4)})
+    found = sweep(scenario(), space, processes(None))
+    assert found == sweep(scenario(), space, serial)
+    assert len(given) == elsewhere
 
 
 def test_what_cannot_be_is_a_trial_too():

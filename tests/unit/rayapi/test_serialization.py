@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raysim.rayapi.serialization import deregister, deserialize, register, serialize
+from raysim.rayapi.serialization import (
+    deregister,
+    deserialize,
+    dump_code,
+    load_code,
+    register,
+    serialize,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,16 @@ def test_a_registered_class_is_serialised_its_own_way() -> None:
     finally:
         deregister(Thing)
     assert deserialize(serialize(Thing(1))).n == 1
+
+
+@pytest.mark.parametrize(
+    "travel", [lambda f: load_code(dump_code(f)), lambda f: deserialize(serialize(f))]
+)
+def test_functions_of_a_script_keep_their_file(travel, in_tmp):
+    """As Ray's do: tracebacks of tasks said <dynamic-code>, and no line of the source."""
+    script = {"__name__": "__main__"}
+    exec(compile("def task():\n    return missing", "mine.py", "exec"), script)
+    with pytest.raises(NameError) as raised:
+        travel(script["task"])()
+    last = raised.value.__traceback__.tb_next
+    assert (last.tb_frame.f_code.co_filename, last.tb_lineno) == ("mine.py", 2)
