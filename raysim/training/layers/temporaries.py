@@ -15,6 +15,9 @@ from raysim.training.settings.deepspeed import Precision
 
 TOKEN_COPIES = 3
 """Of routed tokens on their way: permuted, exchanged, sorted by expert (``MoELayer``)."""
+SMALLEST = 512
+"""Bytes that torch's allocator gives at least: what is less is a scalar, as the loss's gradient
+that is there beside every module's backward, and would be heard as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class Temporaries:
             if o.fullest_backward:
                 heard = max(0.0, o.fullest_backward * samples * width - waiting)
                 out, grad_in = min(out, heard), min(grad_in, max(0.0, heard - out))
-                beneath += [heard - out - grad_in]
+                rest = heard - out - grad_in
+                beneath += [rest] if rest >= SMALLEST else []
             backward = max(backward, (out, grad_in, workspace, *beneath), key=sum)
         gathered = _largest(around.before_forward, "all_gather")
         again = _largest(around.beside_backward, "all_gather")
