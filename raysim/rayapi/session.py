@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 from simpy.events import Event
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from raysim.raycore.process import CoreProcess
     from raysim.raycore.room import Surroundings
     from raysim.raycore.tasks import TaskSpec
+
+
+class _Finishes(Protocol):
+    def finish(self) -> None:
+        """The driver leaves."""
+
+
+T = TypeVar("T", bound=_Finishes)
 
 
 class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
@@ -132,6 +140,14 @@ class Session:
         """Whose place is told of a program that hangs, if its driver waits for others."""
         self.libraries: dict[str, Any] = {}
         """What Ray's libraries keep of this run, each under its name."""
+
+    def library(self, name: str, make: Callable[[Session], T]) -> T:
+        """What one keeps, made where it is first asked for; it finishes as the driver leaves."""
+        if name not in self.libraries:
+            made = self.libraries[name] = make(self)
+            self.at_end.append(made.finish)
+        kept: T = self.libraries[name]
+        return kept
 
     @property
     def sim(self) -> Simulation:

@@ -52,7 +52,7 @@ def launcher_of(script: Path) -> tuple[str, str]:
     A script that imports ``ray`` starts its workers itself, Lightning its other ranks, and one of
     torch alone is a program of one process, whatever started it.
     """
-    names = _imports(script)
+    names = dict.fromkeys(_imported(*ast.walk(_tree(script))))
     if _of_ray(names):
         return "", ""
     for name in names:
@@ -69,10 +69,13 @@ def launcher_of(script: Path) -> tuple[str, str]:
 
 
 def found_launcher(said: str | None, script: Path) -> tuple[str, str]:
-    """What is said, or ``launcher_of``; ``python`` starts a driver of Ray, which is no rank."""
+    """What is said, or ``launcher_of``; ``python`` starts a driver of Ray, which is no rank.
+
+    One that imports ``ray`` where it needs it, by a flag, is no driver.
+    """
     if not said:
         return launcher_of(script)
-    if _of_ray(_imports(script)):
+    if _of_ray(_imported(*_tree(script).body)):
         command = command_of(said, str(script), ())
         if command.kind == "python" and not command.module:
             return "", ""
@@ -86,12 +89,11 @@ def on_nodes(launcher: str, nodes: int) -> str:
     return launcher
 
 
-def _imports(script: Path) -> Iterable[str]:
+def _tree(script: Path) -> ast.Module:
     try:
-        tree = ast.parse(script.read_bytes())
+        return ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return ()  # running it will say so
-    return dict.fromkeys(_imported(tree))
+        return ast.Module(body=[], type_ignores=[])  # running it will say so
 
 
 def _of_ray(names: Iterable[str]) -> bool:
@@ -102,9 +104,9 @@ def _within(name: str, top: str) -> bool:
     return name == top or name.startswith(f"{top}.")
 
 
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """Every module that is imported anywhere in it, and names that may be modules."""
-    for node in ast.walk(tree):
+def _imported(*nodes: ast.AST) -> Iterator[str]:
+    """Every module that these statements import, and names that may be modules."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from _names(node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

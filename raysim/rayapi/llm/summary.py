@@ -48,12 +48,7 @@ class Engines:
 
 def engines_of(session: Session) -> Engines:
     """Made with the first engine."""
-    found = session.libraries.get(LIBRARY)
-    if found is None:
-        found = session.libraries[LIBRARY] = Engines(session)
-        session.at_end.append(found.finish)
-    engines: Engines = found
-    return engines
+    return session.library(LIBRARY, Engines)
 
 
 def _report(model: str, engines: list[Engine]) -> LibraryReport:

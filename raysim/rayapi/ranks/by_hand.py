@@ -100,12 +100,7 @@ class Crews:
 
 def crews_of(session: Session) -> Crews:
     """Made with the first rank."""
-    found = session.libraries.get(LIBRARY)
-    if found is None:
-        found = session.libraries[LIBRARY] = Crews(session)
-        session.at_end.append(found.finish)
-    crews: Crews = found
-    return crews
+    return session.library(LIBRARY, Crews)
 
 
 class HandGang(Gang):
