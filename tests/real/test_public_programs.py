@@ -42,6 +42,25 @@ def test_flash_attention_is_given_no_mask() -> None:
     assert fit_value(loop, workers=1) == ("flash_attention_2", [2])  # padding alone
 
 
+def test_transformers_4_s_ways_with_devices_and_masks() -> None:
+    """Autocast of a tensor's device, in rotary embeddings; masks by ``vmap``, in every model."""
+
+    def loop(_: Any) -> Any:
+        x = torch.zeros(4, 8, device="cuda")
+        model = nn.Linear(8, 8).cuda()
+        with torch.autocast(device_type=x.device.type, enabled=False):
+            model(x).sum().backward()
+
+        def mask(row: Any, column: Any) -> Any:
+            return row.new_ones((), dtype=torch.bool) & (column <= row)
+
+        index = torch.arange(8, device="cuda")
+        whole = torch.vmap(torch.vmap(mask, in_dims=(None, 0)), in_dims=(0, None))
+        return [tuple(whole(index, index).shape) for _ in range(2)]
+
+    assert fit_value(loop, workers=1) == [(8, 8), (8, 8)]
+
+
 def test_a_distributed_checkpoint_takes_what_has_a_state(tmp_path: Path) -> None:
     """``dcp.save({"model": model})``, as torch asks such objects for their ``state_dict``."""
     import torch.distributed.checkpoint as dcp

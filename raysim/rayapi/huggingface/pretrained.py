@@ -4,8 +4,7 @@ Real counterpart: ``transformers/modeling_utils.py`` (4.51 to 5). Only the confi
 folder or the hub's cache; weights have no values, so their files need not be there. Reading them is
 paid once per node, its ranks sharing: the others find them in the page cache.
 
-Attention asked for as FlashAttention is torch's own fused one, without the masks that others have
-(transformers 5); what a mask pads is computed. Not modelled: ``device_map``, saved adapters.
+Not modelled: ``device_map``, adapters that were saved.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import distributed, eight_bit, four_bit
+from raysim.rayapi.huggingface import distributed, eight_bit, flash, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
@@ -41,8 +40,7 @@ def install(r: Replaced, module: ModuleType) -> None:
         return classmethod(from_pretrained)
 
     r.set(module.PreTrainedModel, "from_pretrained", make)
-    r.around(module.PreTrainedModel, "_check_and_adjust_attn_implementation", _as_asked)
-    r.around(module.AttentionInterface, "get_interface", _by_torch)
+    flash.install(r, module)
     r.set(module.ModuleUtilsMixin, "num_parameters", _without_bitsandbytes)
     r.around(module.ModuleUtilsMixin, "num_parameters", _counted_once)
 
@@ -52,25 +50,6 @@ def forget() -> None:
     found = sys.modules.get("transformers.integrations.deepspeed")
     if found is not None:
         found.unset_hf_deepspeed_config()
-
-
-def _as_asked(real: Any, _steps: Steps, self: Any, asked: Any, *args: Any, **more: Any) -> Any:
-    """FlashAttention, whose package need not be here: the model makes no masks for it."""
-    if isinstance(asked, str) and "flash" in asked:
-        return asked
-    return real(self, asked, *args, **more)
-
-
-def _by_torch(real: Any, _steps: Steps, self: Any, asked: Any, *args: Any, **more: Any) -> Any:
-    """What runs in the place of FlashAttention: torch's own of the same sequences, no mask."""
-    if not isinstance(asked, str) or "flash" not in asked:
-        return real(self, asked, *args, **more)
-    fused = real(self, "sdpa", *args, **more)
-
-    def attend(module: Any, query: Any, key: Any, value: Any, _mask: Any, **how: Any) -> Any:
-        return fused(module, query, key, value, None, **how)
-
-    return attend
 
 
 def _without_bitsandbytes(real: Any) -> Any:

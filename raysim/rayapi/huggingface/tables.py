@@ -19,6 +19,7 @@ from raysim.errors import ScenarioError
 from raysim.models import huggingface
 from raysim.models.frozen import only_trained
 from raysim.models.table import Model
+from raysim.rayapi.huggingface.flash import attention_of
 from raysim.rayapi.shapes.plans import INSIDE, class_of
 
 _INPUTS = {"input_ids", "labels", "attention_mask", "token_type_ids", "position_ids"}
@@ -40,7 +41,7 @@ def table_of(module: Any, example: Any) -> Model | None:
     target = int(given["labels"].shape[-1]) if values.get("is_encoder_decoder") else None
     try:
         table = huggingface.build(
-            values, seq_len=length, target_len=target, attention=module.config._attn_implementation,  # noqa: SLF001  (it has no other door)
+            values, seq_len=length, target_len=target, attention=attention_of(module),
             architecture=kind.__name__, name=kind.__name__,
         )  # fmt: skip
     except ScenarioError:

@@ -48,6 +48,7 @@ from raysim.rayapi.shapes.known import (
     to_device,
 )
 from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
+from raysim.rayapi.shapes.roles import is_part
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.peers import attend
@@ -185,6 +186,8 @@ class ShapesMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a function of torch, on shapes."""
+        if _transforms() is not None:  # vmap's tensors have no storage of their own
+            return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
             return self._attribute(func, args)
@@ -316,7 +319,7 @@ class ShapesMode(TorchFunctionMode):
         if found is not None:
             return torch.empty(found[0], dtype=found[1], device=META)
         out = self._noted(func, args, kwargs)
-        if type(out) in PLAIN and out.is_meta and not _is_part(out, args):
+        if type(out) in PLAIN and out.is_meta and not is_part(out, args):
             self.steps.shared.shapes[key] = out.shape, out.dtype
         return out
 
@@ -420,6 +423,7 @@ def _is_blank(func: Any, args: Sequence[Any]) -> bool:
     return blank and args[0].is_meta and args[0].is_floating_point()
 
 
+_transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
 
@@ -462,12 +466,6 @@ def _key_of(func: Any, args: Any, kwargs: Any) -> Any:
     except TypeError:
         return None
     return key
-
-
-def _is_part(out: torch.Tensor, args: Any) -> bool:
-    """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
-    storage = key_of(out)
-    return any(t.is_meta and key_of(t) == storage for t in tensors(args))
 
 
 def _is_device(value: Any) -> bool:

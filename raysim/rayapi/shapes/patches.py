@@ -175,6 +175,7 @@ def _modules(r: Replaced) -> None:
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
+    r.around(torch.autocast, "__init__", _autocast_made)
     r.around(torch.autocast, "__enter__", _autocast)
     for name in ("is_autocast_enabled", "get_autocast_dtype"):
         r.around(torch, name, _of_gpus)
@@ -218,6 +219,13 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
 def _of_gpus(real: Any, _steps: Steps, *device: Any) -> Any:
     """Autocast as a tensor's device asks for it."""
     return real(*("cuda" if name == META.type else name for name in device))
+
+
+def _autocast_made(
+    real: Any, _steps: Steps, context: Any, device_type: str, *args: Any, **kwargs: Any
+) -> None:
+    """``torch.autocast(x.device.type)``, as rotary embeddings of transformers 4 say."""
+    real(context, "cuda" if device_type == META.type else device_type, *args, **kwargs)
 
 
 def _autocast(real: Any, steps: Steps, context: Any) -> Any:

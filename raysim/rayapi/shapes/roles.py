@@ -128,6 +128,12 @@ def samples_of(given: Any) -> int:
     return int(first.shape[0]) if first is not None and first.dim() else 1
 
 
+def is_part(out: torch.Tensor, args: Any) -> bool:
+    """Whether a tensor is one of those given, or shares its memory, as whoever saves it asks."""
+    storage = key_of(out)
+    return any(t.is_meta and key_of(t) == storage for t in tensors(args))
+
+
 def bytes_of(given: Any) -> int:
     """Of all its tensors."""
     return sum(t.nbytes for t in tensors(given))

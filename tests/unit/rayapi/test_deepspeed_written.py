@@ -9,7 +9,7 @@ import pytest
 
 from raysim.rayapi.deepspeed.settings import DeepSpeedConfigError, read
 
-CALL = "\nread(config, None, data_parallel=2, stages=1, client=None)\n"
+CALL = "\nread(config, None, data_parallel=2, stages=1, client=None, say=print)\n"
 LITERAL = """\
 config = {
     "train_micro_batch_size_per_gpu": 2,
