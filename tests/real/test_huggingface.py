@@ -132,8 +132,8 @@ def assert_equal(report: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--multi_gpu", "--num_processes", "2", "--mixed_precision", "bf16"],
-        ["--num_processes", "2", "--config_file", "fsdp.yaml"],
+        ["--multi_gpu", "--num_processes", "2", "--main_process_port", "29583"],
+        ["--num_processes", "2", "--config_file", "fsdp.yaml", "--main_process_port", "29585"],
         ["--num_processes", "2", "--config_file", "zero.yaml", "--main_process_port", "29581"],
         ["--cpu", "--num_processes", "1"],
         ["--num_processes", "1", "--dynamo_backend", "inductor"],
