@@ -16,7 +16,7 @@ from typing import Any
 
 from raysim.cli import terminal
 from raysim.cli.init_engine import Engine, Line, read_engine
-from raysim.cli.init_serve import kind_of, serving
+from raysim.cli.init_serve import BEGINNING, kind_of, serving
 from raysim.cli.init_workers import gpus_of, workers
 from raysim.cli.mistakes import expect_config
 from raysim.errors import ScenarioError
@@ -67,15 +67,6 @@ _NO_ENGINE = """\
 """
 
 _SCENARIO = """\
-# What to predict, and on what.   raysim run {folder}
-# Every default taken:             raysim check {folder}
-# What a key means:                raysim check --explain train.seq_len
-raysim: 1                            # version of this file format
-name: {name}
-seed: 0
-
-cluster:
-{cluster}
 model:
 {model}
 jobs:
@@ -202,10 +193,10 @@ def _text(
         train.insert(0, (f"{engine.key}: {_quoted(name)}", why))
     source = _quoted("config.json" if config is None else names[config])
     open_ends = _PARALLEL if engine.key else _NO_ENGINE + _PARALLEL
-    return _SCENARIO.format(
-        folder=folder,
-        name=_name(folder),
-        cluster=where,
+    begun = BEGINNING.format(
+        folder=folder, explained="train.seq_len", name=_name(folder), cluster=where
+    )
+    return begun + _SCENARIO.format(
         model=_line(2, f"from: {source}", "Hugging Face config.json, unmodified"),
         train="".join(_line(6, line, why) for line, why in train) + open_ends,
     )

@@ -15,16 +15,19 @@ from raysim.errors import ScenarioError
 from raysim.scenario.anyscale import read_cluster_file
 from raysim.scenario.rayjob import read_rayservice
 
-_SCENARIO = """\
+BEGINNING = """\
 # What to predict, and on what.   raysim run {folder}
 # Every default taken:             raysim check {folder}
-# What a key means:                raysim check --explain {section}.load
+# What a key means:                raysim check --explain {explained}
 raysim: 1                            # version of this file format
 name: {name}
 seed: 0
 
 cluster:
 {cluster}
+"""
+"""Of any scenario.yaml that ``raysim init`` writes."""
+_SCENARIO = """\
 jobs:
   - {section}:
 {job}
@@ -93,10 +96,8 @@ def serving(
         job = _deployments(app, file)
     else:
         job = _llm(said, file, None if config is None else names[config])
-    return _SCENARIO.format(
-        folder=folder, section=section, name=name, cluster=cluster, job=job,
-        target=_TARGETS[section],
-    )  # fmt: skip
+    begun = BEGINNING.format(folder=folder, explained=f"{section}.load", name=name, cluster=cluster)
+    return begun + _SCENARIO.format(section=section, job=job, target=_TARGETS[section])
 
 
 def _llm_config(app: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -97,8 +97,7 @@ class LinearAllreduce(Shared):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all parts."""
-        out = self._product(x)
-        return self._biased(_Summed.apply(self.mp_group, out))  # type: ignore[no-untyped-call]
+        return self._biased(summed(self.mp_group, self._product(x)))
 
 
 def summed(group: Any, given: torch.Tensor) -> torch.Tensor:
