@@ -2,7 +2,7 @@
 
 Real counterpart: ``python/ray/includes/unique_ids.pxi``. A program may print, compare, hash and
 pickle them and turn them into hex and back. The number inside is the simulation's own counter.
-Not modelled: random bytes.
+Not modelled: that another run draws others.
 """
 
 from __future__ import annotations

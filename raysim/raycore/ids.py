@@ -1,7 +1,8 @@
 """Names of everything a cluster holds: small integers from counters, and how Ray prints them.
 
 Real counterpart: ``src/ray/common/id.h``. Where Ray's ids have random bytes, ours count up, so that
-one seed gives one run and a table of a million tasks stays small. As in Ray an actor's id carries
+one seed gives one run and a table of a million tasks stays small; as programs see them the counts
+are scattered, for many tell things apart by an id's first digits. As in Ray an actor's id carries
 its job's, a task's its actor's (or, without one, its job's), an object's its task's and an index:
 returns come first (1, 2, ...), puts of the task have ``FIRST_PUT`` and up.
 
@@ -13,6 +14,8 @@ the order of the cluster file.
 
 from __future__ import annotations
 
+from functools import cache
+from hashlib import shake_256
 from typing import NamedTuple
 
 TaskID = int
@@ -84,11 +87,11 @@ def id_bytes(kind: str, number: int) -> bytes:
             return b"\xff" * 8 + id_bytes("actor", -number) + b"\1\0\0\0"
         return id_bytes("task", task_of(number)) + index_of(number).to_bytes(4, "little")
     if kind not in _WITHIN:
-        return number.to_bytes(size, "big")
+        return _scattered(kind, number, size)
     outer, bits = _WITHIN[kind]
     count, rest = number >> bits, id_bytes(outer, number & (1 << bits) - 1)
     size -= len(rest)
-    return (count.to_bytes(size, "big") if count else b"\xff" * size) + rest
+    return (_scattered(kind, count, size) if count else b"\xff" * size) + rest
 
 
 def number_of(kind: str, data: bytes) -> int:
@@ -98,11 +101,30 @@ def number_of(kind: str, data: bytes) -> int:
     if kind == "object":
         return object_id(number_of("task", data[:-4]), int.from_bytes(data[-4:], "little"))
     if kind not in _WITHIN:
-        return int.from_bytes(data, "big")
+        return _gathered(kind, data)
     outer, bits = _WITHIN[kind]
     own = data[: -_BYTES[outer]]
-    count = 0 if own == b"\xff" * len(own) else int.from_bytes(own, "big")
+    count = 0 if own == b"\xff" * len(own) else _gathered(kind, own)
     return count << bits | number_of(outer, data[len(own) :])
+
+
+@cache
+def _scatter(kind: str, size: int) -> tuple[int, int, int]:
+    """Of an affine map of ``size`` bytes onto themselves: factor, summand, the factor's inverse."""
+    drawn = shake_256(kind.encode()).digest(2 * size)
+    factor = int.from_bytes(drawn[:size], "big") | 1
+    return factor, int.from_bytes(drawn[size:], "big"), pow(factor, -1, 1 << 8 * size)
+
+
+def _scattered(kind: str, count: int, size: int) -> bytes:
+    factor, summand, _ = _scatter(kind, size)
+    return (count * factor + summand & (1 << 8 * size) - 1).to_bytes(size, "big")
+
+
+def _gathered(kind: str, data: bytes) -> int:
+    """The count that was scattered; of an id that nobody made, a number that nobody has."""
+    _, summand, inverse = _scatter(kind, len(data))
+    return (int.from_bytes(data, "big") - summand) * inverse & (1 << 8 * len(data)) - 1
 
 
 def hex_id(kind: str, number: int) -> str:

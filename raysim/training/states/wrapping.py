@@ -118,14 +118,20 @@ def make_groups(
         stays.add(wrapped[-1])
     members: dict[tuple[str, ...], list[str]] = {(): []}
     members |= {prefixes: [] for prefixes in wrapped}
+    group_of = {p: prefixes for prefixes in reversed(wrapped) for p in prefixes}
     for name in owned:
-        members[_innermost(name, wrapped)].append(name)
+        nearest = next((p for p in _modules_above(name) if p in group_of), "")
+        members[group_of.get(nearest, ())].append(name)
+    units_in: dict[str, list[int]] = {}
+    for i, unit in enumerate(units):
+        for module in _modules_above(unit.name):
+            units_in.setdefault(module, []).append(i)
     made = []
     for prefixes, names in members.items():
         if not names:
             continue
         tensors = tuple(_tensor(name, owned[name], tensor_parallel) for name in names)
-        inside = [i for i, unit in enumerate(units) if _within(unit.name, prefixes)]
+        inside = sorted({i for p in prefixes for i in units_in.get(p, ())})
         readers = [i for name in names for i in users.get(name, ())]
         _refuse_strangers(prefixes, names, users, inside, settings)
         _refuse_mixture(prefixes, tensors, settings)
@@ -165,18 +171,11 @@ def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
     return Tensor(name, rows, row, p.trainable, p.stored_bytes, p.whole_bytes)
 
 
-def _within(name: str, prefixes: Sequence[str]) -> bool:
-    return any(name == p or name.startswith(p + ".") for p in prefixes)
-
-
-def _innermost(name: str, wrapped: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The group whose module is nearest above the parameter."""
-    depth = {
-        prefixes: max(p.count(".") for p in prefixes if _within(name, (p,)))
-        for prefixes in wrapped
-        if _within(name, prefixes)
-    }
-    return max(depth, key=lambda prefixes: depth[prefixes], default=())
+def _modules_above(name: str) -> Iterator[str]:
+    """The name itself, its module, and so on outwards."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
 def _refuse_strangers(

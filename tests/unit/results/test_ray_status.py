@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysim.raycore.ids import WorkerAddress
+from raysim.raycore.ids import WorkerAddress, hex_id
 from raysim.raycore.resources import ResourceSet
 from raysim.raystate.moment import moment
 from raysim.results.ray.status import (
@@ -38,14 +38,14 @@ def test_text_of_a_quiet_cluster() -> None:
     story.node(0, 0, CPU=2, memory=16.5 * GIB)
     assert (
         status_text(status(story, 3_600_000))
-        == """\
+        == f"""\
 ======== Autoscaler status: 1:00:00 ========
 Node status
 --------------------------------------------
 Active:
  (no active nodes)
 Idle:
- 1 node_00000000000000000000000000000000000000000000000000000000
+ 1 node_{hex_id("node", 0)}
 Pending:
  (no pending nodes)
 Recent failures:
@@ -112,7 +112,7 @@ def test_dead_nodes_are_failures_and_do_not_count() -> None:
     story.note("node", 1, "DEAD", 5, node_id=1)
     after = status(story, 5)
     assert after.usage == {"CPU": (0.0, 2.0)}
-    node_type = "node_" + "1".zfill(56)
+    node_type = "node_" + hex_id("node", 1)
     assert f" {node_type}: NodeTerminated (instance_id: node-1)" in status_text(after)
 
 
@@ -152,15 +152,15 @@ def test_verbose_lists_nodes() -> None:
     text = status_text(status(story, 50), verbose=True)
     assert text.endswith(
         f"""
-Node: node-1 (node_{"1".zfill(56)})
- Id: {"1".zfill(56)}
+Node: node-1 (node_{hex_id("node", 1)})
+ Id: {hex_id("node", 1)}
  Usage:
   1.0/4.0 CPU
  Activity:
   Resource: CPU currently in use.
 
-Node: node-0 (node_{"0" * 56})
- Id: {"0" * 56}
+Node: node-0 (node_{hex_id("node", 0)})
+ Id: {hex_id("node", 0)}
  Idle: 50 ms
  Usage:
   0.0/2.0 CPU
