@@ -24,7 +24,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.cpu_work import MARK, near
-from raysim.rayapi.shapes.plans import describe
+from raysim.rayapi.shapes.plans import wrapping_in
 from raysim.tracing.storages import PLAIN
 
 if TYPE_CHECKING:
@@ -98,6 +98,13 @@ def hand_on(args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
             setattr(tensor, _PLACE, there)
 
 
+def hand_on_view(tensor: _T, out: _T) -> None:
+    """An attribute (``T``, ``data``) lies where its tensor does."""
+    hand_on((tensor,), {}, out)
+    if hasattr(tensor, MARK) and out.is_meta:
+        setattr(out, MARK, True)
+
+
 def takes_data(tensor: _T, data: _T) -> None:
     """``tensor.data = data``: it is where the data are."""
     for mark in (MARK, _PLACE):
@@ -128,7 +135,7 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
     seen = steps.worker.globals.setdefault(entered, {})
     if id(module) in seen:
         return
-    wrapping = describe(module)
+    wrapping = wrapping_in(module, steps.within)
     seen[id(module)] = module
     steps.mode.types_count = wrapping.engine == "ddp" and steps.within is None
     moved = f"cuda:{steps.worker.devices[0]}" if wrapping.engine != "ddp" else ""

@@ -222,6 +222,8 @@ class ShapesMode(TorchFunctionMode):
         out = func(*args)
         if out is None and func == _GRAD:
             return self._gradient(args[0])
+        if isinstance(out, torch.Tensor) and not self.tracing:
+            devices.hand_on_view(args[0], out)
         if isinstance(out, torch.Tensor) and self.tape is not None:
             self.tape.note(func, args, {}, out)
         elif isinstance(out, torch.Tensor) and self.steps.loose.takes(args, ()):
