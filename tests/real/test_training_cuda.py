@@ -123,7 +123,7 @@ def test_peaks_are_those_since_they_were_reset_and_a_cache_is_kept_until_emptied
     large, after, reset, emptied = zip(numbers[::2], numbers[1::2], strict=True)
     assert large == after
     least = 6 * 65536 * 1024 * 4  # outputs of four layers, the square, gradients
-    assert large[0] > least > 20 * reset[0]
+    assert large[0] > least > 10 * reset[0]
     assert reset[1] == large[1]  # what the large step has made stays reserved
     assert emptied[0] == reset[0]
     assert emptied[1] < reset[1] / 10
