@@ -171,3 +171,27 @@ def test_wrappers_that_know_their_gpu_move_what_they_are_given(tmp_path: Path, n
 def test_data_parallel_ranks_of_no_device_move_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=INDEX.format("cpu", "cuda:0")):
         _trains(tmp_path, net="nn.parallel.DistributedDataParallel(Net().cuda())", x="x")
+
+
+MISFITS = (
+    "F.linear(Z(4, 8), Z(16, 9))", "F.linear(Z(2, 4, 8), Z(16, 9), Z(16))", "Z(4, 8) @ Z(9, 8)",
+    "Z(2, 4, 8) @ Z(9, 8)", "Z(4, 8) + Z(4, 7)", "Z(2, 1, 8) * Z(3, 4, 1, 7)", "Z(5).sub(Z(4, 8))",
+    "F.conv2d(Z(2, 1, 8, 8), Z(4, 3, 3, 3))", "F.conv2d(Z(2, 6, 8, 8), Z(4, 2, 3, 3), groups=2)",
+    "F.conv1d(Z(2, 6, 8), Z(4, 3, 3), None, 1, 0, 1, 2)",
+)  # fmt: skip
+
+
+def test_shapes_that_do_not_fit_are_refused_in_torchs_words(tmp_path: Path) -> None:
+    asks = (
+        "import torch\nfrom torch.nn import functional as F\nsaid = []\n"
+        "def Z(*shape): return torch.zeros(*shape, device=DEVICE)\n"
+        f"for asked in {MISFITS!r}:\n"
+        "    try: eval(asked); said.append('fits')\n"
+        "    except RuntimeError as error: said.append(str(error))\n"
+    )
+    names: dict[str, object] = {"DEVICE": "cpu"}
+    exec(asks, names)
+    script = tmp_path / "misfits.py"
+    script.write_text(f"DEVICE = 'cuda'\n{asks}print(repr(said))\n")
+    (printed,), _ = launched("python", str(script))
+    assert eval(printed) == names["said"]

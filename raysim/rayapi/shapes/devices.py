@@ -7,7 +7,8 @@ that a function answers where a GPU's raises. On the CPU is what has values, and
 and what a function has made of it. Of other tensors nobody knows: nothing is said of them.
 
 A product of two types of real numbers is refused as torch does, where neither autocast nor an
-engine may have cast its inputs.
+engine may have cast its inputs. Shapes that do not fit are refused on shapes as well, where
+products, sums and convolutions have other words: here they have a GPU's.
 
 Not modelled: two GPUs of one process, functions that are not named here.
 """
@@ -171,12 +172,15 @@ def check(func: Any, args: Any, kwargs: Mapping[str, Any], *, types_count: bool)
     Raises
     ------
     RuntimeError
-        Of tensors on two devices or, where ``types_count``, of two types, in torch's words.
+        Of tensors on two devices, of shapes that do not fit or, where ``types_count``, of two
+        types, in torch's words.
     """
     looks = _CHECKS.get(func)
     if looks is None or not all(type(t) in PLAIN for t in near((*args, *kwargs.values()))):
         return
     looks(args, kwargs)
+    if func in _PRODUCTS:
+        _check_product(func, args, kwargs)
     if types_count and func in _PRODUCTS and not torch.is_autocast_enabled("cuda"):
         _check_types(func, args, kwargs)
 
@@ -219,6 +223,8 @@ def _elementwise(args: Any, kwargs: Mapping[str, Any]) -> None:
     gpu = next((p for t in given if (p := _gpu(t))), "")
     if gpu and any(t.dim() and is_placed_on_cpu(t) for t in given):
         raise RuntimeError(f"{_SAME}found at least two devices, {gpu} and cpu!")
+    if len(given) == 2:
+        _check_broadcast(*given)
 
 
 def _linear(args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -249,6 +255,13 @@ def _convolution(args: Any, kwargs: Mapping[str, Any]) -> None:
         raise RuntimeError(
             f"Input type ({_type(given['input'], 'cuda')}) and weight type "
             f"({_type(given['weight'], 'cpu')}) should be the same"
+        )
+    groups = args[6] if len(args) > 6 else kwargs.get("groups", 1)
+    shape, weight = list(given["input"].shape), list(given["weight"].shape)
+    if len(shape) == len(weight) and shape[1] != weight[1] * groups:
+        raise RuntimeError(
+            f"Given groups={groups}, weight of size {weight}, expected input{shape} to have "
+            f"{weight[1] * groups} channels, but got {shape[1]} channels instead"
         )
 
 
@@ -326,6 +339,33 @@ def _all_checks() -> dict[Any, _LOOKS]:
 
 
 _CHECKS = _all_checks()
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+def _check_product(func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+    other = "weight" if func is functional.linear else "other"
+    shapes = [t.shape for _, t in _of(args, kwargs, ((0, "input", ""), (1, other, "")))]
+    if [len(shape) for shape in shapes[1:]] != [2] or len(shapes[0]) < 2:
+        return
+    left, right = shapes[0], shapes[1][::-1] if func is functional.linear else shapes[1]
+    if left[-1] != right[0]:
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({left[:-1].numel()}x{left[-1]} and "
+            f"{right[0]}x{right[1]})"
+        )
+
+
+def _check_broadcast(one: _T, other: _T) -> None:
+    """``infer_size`` of ATen's ``ExpandUtils.cpp``: from the last dimension on."""
+    most = max(one.dim(), other.dim())
+    for back, (a, b) in enumerate(zip(one.shape[::-1], other.shape[::-1], strict=False), 1):
+        if a != b and 1 not in (a, b):
+            raise RuntimeError(
+                f"The size of tensor a ({a}) must match the size of tensor b ({b}) at "
+                f"non-singleton dimension {most - back}"
+            )
 
 
 # ---- types ---------------------------------------------------------------------------------------
