@@ -43,6 +43,9 @@ ASKED = (
     "torch.gather(g, 1, j[:, None])", "c.to('cuda') + g", "torch.maximum(g, c)", "g.lerp(g, n)",
     "g.float().to('cpu') @ c.T", "torch.zeros(8) + g", "torch.zeros(8, device='cuda') + g",
     "torch.zeros_like(g) + g", "torch.zeros_like(g, device='cpu') + c", "g.new_zeros(8) + g",
+    "g.masked_fill(m[:, None], 0.0)", "g.masked_fill(to(m[:, None]), 0.0)",
+    "torch.where(m[:, None], g, 0.0)", "torch.where(to(m[:, None]), g, c)",
+    "torch.where(to(m[:, None]), g, n)",
 )  # fmt: skip
 MORE = {
     "F.conv2d(image, gk)": "Input type (torch.FloatTensor) and weight type "
@@ -51,6 +54,8 @@ MORE = {
     "F.conv2d(gi, k)": "Input type (torch.cuda.FloatTensor) and weight type "
     "(torch.FloatTensor) should be the same",
     "F.conv2d(gi, gk)": "",
+    "g.masked_fill(m[:, None], 1.0)": "expected self and mask to be on the same device, but got "
+    "mask on cpu and self on cuda:0",
     "c[j]": "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
 }
 """That fake tensors do not refuse, in a GPU's words."""

@@ -291,6 +291,16 @@ def _index(args: Any, kwargs: Mapping[str, Any]) -> None:
         )
 
 
+def _mask(args: Any, kwargs: Mapping[str, Any]) -> None:
+    on = dict(_of(args, kwargs, ((0, "input", "self"), (1, "mask", "mask"))))
+    mask, tensor = (_device(on[name]) if name in on else "" for name in ("mask", "self"))
+    if mask and tensor and (mask == "cpu") != (tensor == "cpu"):
+        raise RuntimeError(
+            "expected self and mask to be on the same device, but got mask on "
+            f"{mask} and self on {tensor}"
+        )
+
+
 def _cross_entropy(args: Any, kwargs: Mapping[str, Any]) -> None:
     given = list(_of(args, kwargs, ((0, "input", "self"), (1, "target", "target"))))
     if len(given) > 1 and given[1][1].is_floating_point():  # probabilities
@@ -304,7 +314,7 @@ def _cross_entropy(args: Any, kwargs: Mapping[str, Any]) -> None:
 _LOOKS = Callable[[Any, Mapping[str, Any]], None]
 _ELEMENTWISE = (
     "add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "eq", "ne", "lt", "le", "gt",
-    "ge", "addcmul", "addcdiv", "lerp",
+    "ge", "addcmul", "addcdiv", "lerp", "where",
 )  # fmt: skip
 _OPERATORS = ("add", "radd", "iadd", "sub", "rsub", "isub", "mul", "rmul", "imul", "truediv")
 _LOSSES = (
@@ -329,6 +339,7 @@ def _all_checks() -> dict[Any, _LOOKS]:
     }  # fmt: skip
     found |= dict.fromkeys((torch.gather, _T.gather), partial(_guard, "gather", _PICKED))
     found |= dict.fromkeys((*_PRODUCTS - {functional.linear}, torch.bmm, _T.bmm), _product)
+    found |= dict.fromkeys((torch.masked_fill, _T.masked_fill, _T.masked_fill_), _mask)
     found |= dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _convolution)
     found |= dict.fromkeys((getattr(torch, n) for n in ("lstm", "gru", "rnn_tanh")), _recurrent)
     found |= dict.fromkeys((getattr(functional, n) for n in _LOSSES), _elementwise)
