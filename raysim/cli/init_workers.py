@@ -27,11 +27,12 @@ def workers(deepspeed: Mapping[str, Any] | None, gpus: int) -> int | None:
     if left:
         return None
     tensor = config.get("tensor_parallel")
-    autotp = _size(tensor, "autotp_size") if isinstance(tensor, Mapping) else None
-    copies = (autotp or 1) * (_size(config, "sequence_parallel_size") or 1)
+    autotp = (_size(tensor, "autotp_size") if isinstance(tensor, Mapping) else None) or 1
+    copies = _size(config, "sequence_parallel_size") or 1
     if micro and accumulation:
-        return shares * copies
-    fitting = (n for n in range(min(shares, gpus // copies), 0, -1) if shares % n == 0)
+        return None if shares % autotp else shares * copies
+    most = min(shares, gpus // copies)  # AutoTP's ranks count as replicas
+    fitting = (n for n in range(most, 0, -1) if shares % n == 0 and n % autotp == 0)
     found = next(fitting, None)
     return None if found is None else found * copies
 

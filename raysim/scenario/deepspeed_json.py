@@ -93,6 +93,7 @@ class Reading:
     notes: list[Problem] = field(default_factory=list)
     """Values taken where the file left a choice."""
     warnings: list[Problem] = field(default_factory=list)
+    silent: list[Problem] = field(default_factory=list)
     """Keys that change the real run but not the prediction."""
 
 
@@ -131,10 +132,11 @@ def read_deepspeed(document: Document, script: ScriptSettings) -> Reading:
     optimizer = _optimizer(document, parsed, errors)
     if errors or triple is None:
         raise ScenarioError(errors)
-    notes = [*filled.notes, *_silent_changes(document, parsed), *_defaults(document, parsed)]
+    silent = list(_silent_changes(document, parsed))
+    notes = [*filled.notes, *silent, *_defaults(document, parsed)]
     config = _typed(parsed, triple, optimizer)
     warnings = [*_not_modelled(document), *left_out(document, script.release)]
-    return Reading(config=config, notes=notes, warnings=warnings)
+    return Reading(config=config, notes=notes, warnings=warnings, silent=silent)
 
 
 def _wrong_shapes(document: Document) -> Iterator[Problem]:
@@ -287,13 +289,11 @@ def _silent_changes(document: Document, p: Parsed) -> Iterator[Problem]:
         value = float(p.data["gradient_clipping"])
         message = f"a boolean; DeepSpeed clips to float({p.data['gradient_clipping']}) = {value}"
         yield document.problem(("gradient_clipping",), message)
-    if zero.offload_param is not None and zero.offload_param.device != "none" and p.stage < 3:
-        message = f"DeepSpeed ignores it at stage {p.stage}; it needs stage 3"
-        yield document.problem(("zero_optimization", "offload_param"), message)
-    offload = zero.offload_optimizer
-    if offload is not None and offload.device != "none" and p.stage == 0:
-        message = "DeepSpeed ignores it at stage 0"
-        yield document.problem(("zero_optimization", "offload_optimizer"), message)
+    for name, least in (("offload_param", 3), ("offload_optimizer", 1)):
+        block = getattr(zero, name)
+        if block is not None and block.device != "none" and p.stage < least:
+            message = f"DeepSpeed ignores it at stage {p.stage}; it needs stage {least}"
+            yield document.problem(("zero_optimization", name), message)
     for name in _OFF[:3] if p.stage < 3 else ():
         if getattr(zero, name) > type(zero).model_fields[name].default:
             message = f"DeepSpeed ignores it at stage {p.stage}; ZeRO++ needs stage 3"

@@ -431,15 +431,17 @@ def _deepspeed(
     notes: list[Problem],
 ) -> Strategy:
     """DeepSpeed's engine with what its JSON says."""
-    client = _client_optimizer(train)
+    client, alike = _client_optimizer(train), _autotp(deepspeed)
+    total = _global_batch(train)  # of different samples
     script = ScriptSettings(
-        data_parallel=mesh.dp,
+        # AutoTP's groups are made behind DeepSpeedConfig, which counts all ranks without an mpu.
+        data_parallel=mesh.dp * alike,
         world=mesh.world,
         pipeline_stages=mesh.pp,
         tensor_parallel=train.tensor_parallel,
         micro_batch=train.micro_batch,
         gradient_accumulation_steps=train.gradient_accumulation_steps,
-        global_batch=_global_batch(train),
+        global_batch=None if total is None else total * alike,
         precision=train.precision,
         optimizer_type=client.type if client is not None else None,
         hidden_size=_hidden_size(config),
@@ -464,7 +466,7 @@ def _deepspeed(
         engine="deepspeed",
         mesh=mesh,
         batch=BatchTriple(
-            train=read.train_batch_size,
+            train=read.train_batch_size // alike,
             micro=read.train_micro_batch_size_per_gpu,
             accumulation=read.gradient_accumulation_steps,
         ),

@@ -116,6 +116,7 @@ def padded(config: dict[str, Any]) -> tuple[float, int]:
     begin_s = 0.0
     for length in config["lengths"]:
         torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
         begin_s = time.perf_counter()
         ids = torch.zeros(64, length, dtype=torch.long, device="cuda")
         logits = model(ids)

@@ -92,3 +92,38 @@ def test_between_steps_weights_and_moments_are_held(tmp_path: Path) -> None:
     assert made == weights
     assert held == pytest.approx(3 * weights + 2 * 32 * 2**20, rel=0.01)
     assert most > held + weights  # gradients, at least
+
+
+PEAKS = """
+import torch
+net = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def peaks(batch):
+    net(torch.randn(batch, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+found = [peaks(65536), peaks(1024)]
+torch.cuda.reset_peak_memory_stats()
+found += [peaks(1024)]
+torch.cuda.empty_cache()
+torch.cuda.reset_peak_memory_stats()
+found += [peaks(1024)]
+print(*(number for pair in found for number in pair))
+"""
+
+
+def test_peaks_are_those_since_they_were_reset_and_a_cache_is_kept_until_emptied(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "peaks.py"
+    script.write_text(PEAKS)
+    printed, _ = launched("python", str(script))
+    numbers = list(map(int, printed[-1].split()))
+    large, after, reset, emptied = zip(numbers[::2], numbers[1::2], strict=True)
+    assert large == after
+    least = 6 * 65536 * 1024 * 4  # outputs of four layers, the square, gradients
+    assert large[0] > least > 10 * reset[0]
+    assert reset[1] == large[1]  # what the large step has made stays reserved
+    assert emptied[0] == reset[0]
+    assert emptied[1] < reset[1] / 10

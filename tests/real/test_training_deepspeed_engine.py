@@ -248,3 +248,12 @@ def test_an_evaluation_by_a_pipeline_takes_its_forwards_and_one_stage_to_fill() 
     assert four - one == pytest.approx(3 * each, rel=0.02)
     assert 2 * each < one < 3 * each
     assert step == pytest.approx(3 * (4 + 1) * each, rel=0.03)
+
+
+def test_parameters_that_stage_2_leaves_on_the_gpu_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """DeepSpeed (zero/config.py: "Valid only with stage 3") says nothing and offloads nothing."""
+    fit_value(loop, zero={"stage": 2, "offload_param": {"device": "cpu"}}, folder=str(tmp_path))
+    said = capsys.readouterr().err
+    assert "offload_param: DeepSpeed ignores it at stage 2; it needs stage 3" in said

@@ -142,7 +142,8 @@ def test_an_offloaded_optimizer_is_deepspeeds_own(files: None, how: str) -> None
         ({"train_batch_size": 65536, "train_micro_batch_size_per_gpu": 64}, 2, 16),
         ({"train_batch_size": 4096, "train_micro_batch_size_per_gpu": 32,
           "gradient_accumulation_steps": 1}, 16, 128),
-        ({"train_batch_size": 4, "tensor_parallel": {"autotp_size": 4}}, 2, 16),
+        ({"train_batch_size": 16, "tensor_parallel": {"autotp_size": 4}}, 2, 16),
+        ({"train_batch_size": 4, "tensor_parallel": {"autotp_size": 4}}, 1, 4),
     ],
 )  # fmt: skip
 def test_a_starter_has_the_ranks_that_its_batch_sizes_ask_for(

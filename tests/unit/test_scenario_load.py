@@ -154,6 +154,23 @@ def test_changed_batch_sizes_stay_consistent(
 
 
 @pytest.mark.parametrize(
+    ("batches", "more", "triple"),
+    [
+        ({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}, {}, (32, 4, 2)),
+        ({"train_micro_batch_size_per_gpu": 4}, {"global_batch": 32}, (32, 4, 2)),
+    ],
+)
+def test_ranks_of_autotp_count_as_replicas_in_the_batch_and_read_the_same_samples(
+    batches: dict[str, int], more: dict[str, Any], triple: tuple[int, int, int]
+) -> None:
+    """DeepSpeedConfig: train = micro x accumulation x dist.get_world_size(), without an mpu."""
+    shared = {"tensor_parallel": {"autotp_size": 2}}
+    made = inline(workers=8, micro_batch=None, deepspeed=batches | shared, **more).strategy
+    assert (made.mesh.dp, made.mesh.tp) == (4, 2)
+    assert (made.batch.train, made.batch.micro, made.batch.accumulation) == triple
+
+
+@pytest.mark.parametrize(
     ("changes", "triple"),
     [
         ({"train.micro_batch": 4}, (64, 4, 1)),

@@ -21,6 +21,10 @@ _HERE = {"tensor_parallel"}
 """Blocks of the JSON that scripts are emulated with, and scenarios are not."""
 
 
+_SAID = ("zero_optimization", "gradient_clipping")
+"""Where DeepSpeed does something else than the JSON says, without a word."""
+
+
 class DeepSpeedConfigError(Exception):
     """``deepspeed.runtime.config.DeepSpeedConfigError``."""
 
@@ -79,7 +83,8 @@ def read(
         found = reader.read_deepspeed(document_of(name, data), script)
     except ScenarioError as error:
         raise DeepSpeedConfigError(str(error)) from None
-    for problem in found.warnings:
+    silent = (each for each in found.silent if each.key.startswith(_SAID))
+    for problem in (*found.warnings, *silent):
         if problem.key.partition(".")[0] not in _HERE:
             say(str(problem))
     settings: DeepSpeedConfig = found.config

@@ -31,7 +31,7 @@ from raysim.perf.host_loops import (
 from raysim.rayapi.fibers import HUB
 from raysim.tracing.operators import tensors
 
-_MARK = "raysim_on_cpu"
+MARK = "raysim_on_cpu"
 FOREIGN = frozenset([
     "PIL", "albumentations", "av", "cv2", "datasets", "decord", "h5py", "librosa", "lmdb", "numpy",
     "pandas", "pyarrow", "scipy", "skimage", "soundfile", "tokenizers", "torchaudio", "zarr",
@@ -53,14 +53,15 @@ def is_on_cpu(args: Any, kwargs: Mapping[str, Any], *, makes: bool) -> bool:
     if makes and device is not None:
         return str(device).startswith("cpu")
     found = makes
-    for tensor in _near((*args, *kwargs.values())):
-        if tensor.is_meta and not hasattr(tensor, _MARK):
+    for tensor in near((*args, *kwargs.values())):
+        if tensor.is_meta and not hasattr(tensor, MARK):
             return False
         found = True
     return found
 
 
-def _near(values: Any) -> Iterator[torch.Tensor]:
+def near(values: Any) -> Iterator[torch.Tensor]:
+    """Tensors among a function's arguments and in their lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -70,15 +71,15 @@ def _near(values: Any) -> Iterator[torch.Tensor]:
 
 def stays_on_cpu(out: Any) -> Any:
     """What was made there, marked."""
-    for tensor in _near(out if isinstance(out, tuple | list) else (out,)):
+    for tensor in near(out if isinstance(out, tuple | list) else (out,)):
         if tensor.is_meta and not hasattr(tensor, "raysim_on_gpu"):
-            setattr(tensor, _MARK, True)
+            setattr(tensor, MARK, True)
     return out
 
 
 def leaves_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """Another one for the GPU, where the script keeps its own."""
-    if not hasattr(tensor, _MARK):
+    if not hasattr(tensor, MARK):
         return tensor
     made = tensor.clone() if tensor.requires_grad else torch.empty_like(tensor)
     if hasattr(tensor, "raysim_values"):

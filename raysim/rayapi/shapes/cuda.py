@@ -97,14 +97,14 @@ def install(r: Replaced) -> None:
         "init": lambda _: None, "_exchange_device": lambda *_: 0,
         "_maybe_exchange_device": lambda *_: 0,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
-        "empty_cache": lambda s: s.worker.empties_cache(),
+        "empty_cache": _empties,
         "is_bf16_supported": _bf16, "manual_seed": lambda *_: None,
         "manual_seed_all": lambda *_: None, "get_device_name": lambda s, *_: _gpu(s).name,
         "get_device_capability": lambda s, *_: _capability(s),
         "get_device_properties": _properties, "memory_allocated": _held,
         "memory_reserved": _reserved_now, "max_memory_allocated": _allocated,
-        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda *_: None,
-        "reset_max_memory_allocated": lambda *_: None, "mem_get_info": _mem_info,
+        "max_memory_reserved": _reserved, "reset_peak_memory_stats": lambda s, *_: s.peaks.reset(),
+        "reset_max_memory_allocated": lambda s, *_: s.peaks.reset(), "mem_get_info": _mem_info,
         "get_rng_state": lambda *_: _random_state(), "set_rng_state": lambda *_a, **_k: None,
         "get_rng_state_all": lambda s: [_random_state()] * s.worker.visible_devices,
         "set_rng_state_all": lambda *_: None, "initial_seed": lambda _: 0,
@@ -169,8 +169,15 @@ def _properties(steps: Steps, *_: Any) -> Any:
 
 
 def _allocated(steps: Steps, *_: Any) -> int:
-    found = steps.several.fullest or steps.latest
-    return steps.worker.answered_bytes[0] if found is None else found.allocated_bytes
+    """The peak since it was reset, which a step is known by when it has been taken."""
+    if steps.latest is None:
+        return steps.worker.answered_bytes[0]
+    return max(steps.peaks.allocated_bytes, _held(steps))
+
+
+def _empties(steps: Steps) -> Any:
+    steps.peaks.cached_bytes = 0
+    return steps.worker.empties_cache()
 
 
 def _held(steps: Steps, *_: Any) -> int:
@@ -183,13 +190,18 @@ def _held(steps: Steps, *_: Any) -> int:
 
 
 def _reserved_now(steps: Steps, *_: Any) -> int:
-    """The peak, until DeepSpeed has offloaded its states and emptied the cache."""
-    return _held(steps) if steps.worker.offloaded_bytes else _reserved(steps)
+    """What steps have taken, until the cache is emptied; DeepSpeed's states may be elsewhere."""
+    found = steps.several.fullest or steps.latest
+    if steps.worker.offloaded_bytes or found is None:
+        return _held(steps) if steps.worker.offloaded_bytes else _reserved(steps)
+    return max(steps.peaks.cached_bytes, found.reserved_bytes)
 
 
 def _reserved(steps: Steps, *_: Any) -> int:
     found = steps.several.fullest or steps.latest
-    return steps.worker.answered_bytes[1] if found is None else found.reserved_bytes
+    if found is None:
+        return steps.worker.answered_bytes[1]
+    return max(steps.peaks.reserved_bytes, found.reserved_bytes)
 
 
 _COUNTED = (

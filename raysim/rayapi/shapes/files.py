@@ -22,9 +22,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from raysim.rayapi.checkpoint import STANDS_FOR
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.shapes.cuda import refuse
+from raysim.rayapi.shapes.devices import on_gpu
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.known import META, to_device
-from raysim.rayapi.shapes.mode import no_value, on_gpu
+from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.numbers import Unknown
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of, local_part

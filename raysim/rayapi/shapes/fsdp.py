@@ -26,7 +26,7 @@ from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.steps import Steps
-from raysim.rayapi.shapes.wrappers import unsynced
+from raysim.rayapi.shapes.wrappers import handed_on, unsynced
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.fsdp import FsdpSettings
 
@@ -40,7 +40,7 @@ def install(r: Replaced) -> None:
     """Constructors and methods of both versions."""
     cls = FullyShardedDataParallel
     r.around(cls, "__init__", _version1)
-    r.around(cls, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
+    r.around(cls, "forward", handed_on)
     r.around(cls, "no_sync", lambda _real, steps, _self: unsynced(steps))
     r.around(cls, "clip_grad_norm_", _clip)
     r.call(cls, "optim_state_dict", lambda _s, _model, optim, *_a, **_k: optim.state_dict())

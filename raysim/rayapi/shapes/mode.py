@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
+from raysim.rayapi.shapes import devices
 from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.cpu_work import (
     CpuCounting,
@@ -30,6 +31,7 @@ from raysim.rayapi.shapes.cpu_work import (
     stays_on_cpu,
     unpriced,
 )
+from raysim.rayapi.shapes.devices import on_gpu
 from raysim.rayapi.shapes.held import held_among
 from raysim.rayapi.shapes.host_values import key_of_values
 from raysim.rayapi.shapes.known import (
@@ -48,7 +50,7 @@ from raysim.rayapi.shapes.known import (
     to_device,
 )
 from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
-from raysim.rayapi.shapes.roles import is_part
+from raysim.rayapi.shapes.roles import is_part, key_of_function, shapes_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.peers import attend
@@ -176,6 +178,8 @@ class ShapesMode(TorchFunctionMode):
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
         self.counting: CpuCounting | None = None
         """Of what runs, what it takes the host."""
+        self.types_count = True
+        """Nobody casts what the model under way is given (``shapes.devices``)."""
         self.alive = Alive()
 
     def __torch_function__(
@@ -191,6 +195,8 @@ class ShapesMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
             return self._attribute(func, args)
+        if func == _SET_DATA:
+            devices.takes_data(*args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
             return args[0]  # in place, of values that nobody knows
         values = None if kwargs or self.tape is not None else key_of_values(func, args)
@@ -198,22 +204,26 @@ class ShapesMode(TorchFunctionMode):
             return self.steps.own.on_values(values, func, args)
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
-        on_cpu = not inside and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
+        here = not self.tracing and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
+        on_cpu = here and not inside
         loose = self.steps.loose.takes(args, given)
         if own.counts and not loose:
-            key, run = _key_of(func, args, given), partial(self._answer, func, args, given, name)
+            key = key_of_function(func, args, given)
+            run = partial(self._answer, func, args, given, name)
             out = own.call(key, run, on_cpu=on_cpu)
         else:
             out = self._answer(func, args, given, name)
         if loose:
             self.steps.loose.note(func, args, given, out)
-        return stays_on_cpu(out) if on_cpu else out
+        return stays_on_cpu(out) if here else out
 
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         """One of a tensor's; it may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
         out = func(*args)
         if out is None and func == _GRAD:
             return self._gradient(args[0])
+        if isinstance(out, torch.Tensor) and not self.tracing:
+            devices.hand_on_view(args[0], out)
         if isinstance(out, torch.Tensor) and self.tape is not None:
             self.tape.note(func, args, {}, out)
         elif isinstance(out, torch.Tensor) and self.steps.loose.takes(args, ()):
@@ -249,13 +259,16 @@ class ShapesMode(TorchFunctionMode):
         return out
 
     def _constructed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-        there = kwargs.get("device") is not None and on_gpu(kwargs["device"])
+        device = kwargs.get("device")
+        there = device is not None and on_gpu(device)
         placed = _placed(func, kwargs, on_host=self.on_host)
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
         if there and func.__name__ in _BY_VALUE:
             self.steps.own.copied(out)
         if there and self.tape is None:
             self._on_gpu(out)
+        if there and not self.tracing:
+            devices.place(out, device, self.steps.worker.devices[0])
         if self.counting is not None and args and isinstance(args[0], tuple | list):
             self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
         return (kept_constant if self.tracing else counted)(func, args, placed, out)
@@ -281,6 +294,9 @@ class ShapesMode(TorchFunctionMode):
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
+        if not remembers:
+            types_count = self.types_count and self.steps.half is None
+            devices.check(func, args, kwargs, types_count=types_count)
         masked = func in _INDEXING and lets_pass(args[1])
         if masked:
             self.steps.say(MASKED)
@@ -312,7 +328,7 @@ class ShapesMode(TorchFunctionMode):
     def _remembered(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor of the shape that the function has made of such shapes before."""
         try:
-            key = (func, _shapes_of(args), _shapes_of(kwargs.items()))
+            key = (func, shapes_of(args), shapes_of(kwargs.items()))
             found = self.steps.shared.shapes.get(key)
         except TypeError:  # something that cannot be compared
             return self._noted(func, args, kwargs)
@@ -336,6 +352,8 @@ class ShapesMode(TorchFunctionMode):
                 raise
             args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
             out = func(*args, **kwargs)
+        if not self.tracing:
+            devices.hand_on(args, kwargs, out)
         if made and func.__name__ in _BY_VALUE and "device" not in kwargs:
             out = to_device(out) if out.is_floating_point() else out
         if self.tape is not None and isinstance(out, torch.Tensor | tuple | list):
@@ -381,24 +399,24 @@ class ShapesMode(TorchFunctionMode):
         if func is _T.cpu:
             return self._on_host(tensor)
         if func is _T.cuda:
-            return self._to_gpu(tensor)
+            return self._to_gpu(tensor, next(iter(args[1:]), kwargs.get("device")) or "cuda")
         said = [*args[1:], kwargs.get("device"), kwargs.get("dtype"), kwargs.get("other")]
         like = next((a for a in said if isinstance(a, torch.Tensor)), None)
         if like is not None:
-            said = [like.device, like.dtype]
+            said = ["cpu" if devices.is_placed_on_cpu(like) else like.device, like.dtype]
         dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
         if dtype is not None and dtype != tensor.dtype:
             tensor = self._noted(func, [tensor, dtype], {})
         form = kwargs.get("memory_format", torch.preserve_format)
-        devices = [a for a in said if _is_device(a)]
-        if any(map(on_gpu, devices)):
-            return self._to_gpu(tensor, form)
+        places = [a for a in said if devices.is_device(a)]
+        if any(map(on_gpu, places)):
+            return self._to_gpu(tensor, places[0], form)
         if form is not torch.preserve_format:
             tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
-        return self._on_host(tensor) if devices and tensor.is_meta else tensor
+        return self._on_host(tensor) if places and tensor.is_meta else tensor
 
     def _to_gpu(
-        self, tensor: torch.Tensor, form: torch.memory_format = torch.preserve_format
+        self, tensor: torch.Tensor, device: Any, form: torch.memory_format = torch.preserve_format
     ) -> torch.Tensor:
         """Copied as it lies; the GPU lays it out anew."""
         if not self.steps.inside:
@@ -406,15 +424,24 @@ class ShapesMode(TorchFunctionMode):
         with unpriced(self.counting):
             if form is not torch.preserve_format:
                 tensor = self._noted(_T.contiguous, [tensor], {"memory_format": form})
-            return self._on_gpu(leaves_cpu(to_device(tensor)))
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor = self._noted(_T.view_as, [tensor] * 2, {})
+            made = self._on_gpu(leaves_cpu(to_device(tensor)))
+        devices.place(made, device, self.steps.worker.devices[0])
+        return made
 
     def _on_host(self, tensor: torch.Tensor) -> torch.Tensor:
         """Waited for; with values where they are known."""
+        if devices.is_placed_on_cpu(tensor):
+            return tensor
         self.steps.synchronize()
-        if getattr(tensor, "raysim_on_gpu", tensor.is_meta):
-            self.steps.worker.copies(tensor.nbytes, "d2h", pinned=False)
+        self.steps.worker.copies(tensor.nbytes, "d2h", pinned=False)
         known: torch.Tensor = getattr(tensor, "raysim_values", tensor)
-        return known
+        if known is not tensor or self.tracing:
+            return known
+        as_it_is = tensor.requires_grad
+        made = self._noted(_T.view_as, [tensor] * 2, {}) if as_it_is else tensor.detach()
+        return devices.leaves_gpu(made)
 
 
 def _is_blank(func: Any, args: Sequence[Any]) -> bool:
@@ -425,6 +452,7 @@ def _is_blank(func: Any, args: Sequence[Any]) -> bool:
 
 _transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
+_SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
 
 
@@ -432,53 +460,6 @@ def _value_of(answer: Callable[..., Any], known: torch.Tensor) -> Any:
     """What the function says of values that are known."""
     name = next(f.__name__ for f, a in _UNKNOWN.items() if a is answer)
     return getattr(known, name)()
-
-
-def _shapes_of(values: Any) -> tuple[Any, ...]:
-    """What of a call decides on its result's shape.
-
-    Raises
-    ------
-    TypeError
-        A tensor has values, or something cannot be told from its like.
-    """
-    found: list[Any] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            if not value.is_meta:
-                raise TypeError
-            spread = () if type(value) in PLAIN else (type(value),)
-            found.append((value.shape, value.dtype, *spread))
-        elif isinstance(value, tuple | list):
-            found.append(_shapes_of(value))
-        elif isinstance(value, float):
-            found.append(float)
-        else:
-            found.append(value)
-    return tuple(found)
-
-
-def _key_of(func: Any, args: Any, kwargs: Any) -> Any:
-    """What tells a call from others that do something else; None: values may."""
-    try:
-        key = func, _shapes_of(args), _shapes_of(kwargs.items())
-        hash(key)
-    except TypeError:
-        return None
-    return key
-
-
-def _is_device(value: Any) -> bool:
-    if isinstance(value, str | torch.device):
-        return True
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def on_gpu(device: Any) -> bool:
-    """Whether a device that was asked for is a GPU."""
-    if isinstance(device, int):
-        return True
-    return str(device).partition(":")[0] in {"cuda", "meta"}
 
 
 def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, Any]:

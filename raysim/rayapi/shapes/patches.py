@@ -26,6 +26,7 @@ from raysim.rayapi.shapes import (
     context,
     cpu_patches,
     cuda,
+    devices,
     downloads,
     files,
     fsdp,
@@ -171,6 +172,7 @@ def _precisions_kept() -> Iterator[None]:
 
 def _modules(r: Replaced) -> None:
     r.around(torch.nn.Module, "__call__", _call)
+    r.around(torch.nn.Parameter, "__new__", devices.parameter)
     r.around(torch.Tensor, "backward", _backward)
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
@@ -195,6 +197,8 @@ def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> An
         return real(module, *args, **kwargs)
     if torch.is_grad_enabled():
         steps.loose.end()
+    devices.entered(steps, module)
+    args, kwargs = devices.given(steps, module, args, kwargs)
     return steps.forward(real, module, args, kwargs)
 
 

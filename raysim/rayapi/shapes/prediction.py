@@ -127,6 +127,27 @@ class Prediction:
         return int(gpu.memory_bytes)
 
 
+@dataclass(slots=True, kw_only=True)
+class Peaks:
+    """Of the steps taken, as torch's allocator counts: a GPU's largest bytes since a reset."""
+
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    cached_bytes: int = 0
+    """Reserved since the cache was emptied."""
+
+    def taken(self, found: Prediction) -> Prediction:
+        """A step has been."""
+        self.allocated_bytes = max(self.allocated_bytes, found.allocated_bytes)
+        self.reserved_bytes = max(self.reserved_bytes, found.reserved_bytes)
+        self.cached_bytes = max(self.cached_bytes, found.reserved_bytes)
+        return found
+
+    def reset(self) -> None:
+        """``reset_peak_memory_stats()``: what is cached stays reserved."""
+        self.allocated_bytes, self.reserved_bytes = 0, self.cached_bytes
+
+
 def predict(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Prediction:
     """Compile the plan and play some steps of it, apart from the run's own clock.
 

@@ -15,7 +15,7 @@ from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
 from raysim.tracing.operators import tensors
-from raysim.tracing.storages import key_of
+from raysim.tracing.storages import PLAIN, key_of
 
 _WHICH = ("rank", "idx", "index", "id", "number", "count", "step", "steps", "name", "training")
 """Attributes that differ among modules alike: of layers, of ranks, in the course of a run."""
@@ -182,3 +182,37 @@ def again(outputs: Any, *, grad: bool = True) -> Any:
         if isinstance(outputs, torch.Tensor):
             return like(outputs)
         return tree_map_only(torch.Tensor, like, outputs)
+
+
+def shapes_of(values: Any) -> tuple[Any, ...]:
+    """What of a call decides on its result's shape.
+
+    Raises
+    ------
+    TypeError
+        A tensor has values, or something cannot be told from its like.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if not value.is_meta:
+                raise TypeError
+            spread = () if type(value) in PLAIN else (type(value),)
+            found.append((value.shape, value.dtype, *spread))
+        elif isinstance(value, tuple | list):
+            found.append(shapes_of(value))
+        elif isinstance(value, float):
+            found.append(float)
+        else:
+            found.append(value)
+    return tuple(found)
+
+
+def key_of_function(func: Any, args: Any, kwargs: Any) -> Any:
+    """What tells a call from others that do something else; None: values may."""
+    try:
+        key = func, shapes_of(args), shapes_of(kwargs.items())
+        hash(key)
+    except TypeError:
+        return None
+    return key

@@ -40,7 +40,7 @@ from raysim.rayapi.shapes.mode import ShapesMode, Tape, no_value
 from raysim.rayapi.shapes.optimizers import Optimizers
 from raysim.rayapi.shapes.own_work import OwnWork
 from raysim.rayapi.shapes.plans import Wrapping, asked_tf32, describe, wrapping_in
-from raysim.rayapi.shapes.prediction import Forward, Prediction
+from raysim.rayapi.shapes.prediction import Forward, Peaks, Prediction
 from raysim.rayapi.shapes.roles import Role, again, call_key, example_of, role_of, signature_of
 from raysim.rayapi.shapes.several import Several
 from raysim.rayapi.shapes.shared import AskedFor, Shared
@@ -77,6 +77,7 @@ class Steps:
         """What the latest batch of a loader costs; None: the step before has paid for it."""
         self.latest: Prediction | None = None
         """Of the last step taken."""
+        self.peaks = Peaks()
         self.clipping = 0.0
         self.scales = False
         """A ``GradScaler`` takes the steps."""
@@ -112,8 +113,7 @@ class Steps:
         """The latter: a step has called its module twice that had called it once before."""
         self._views = 1
         """Forwards whose outputs one backward is of: a batch so many times as large."""
-        self._paid_ns = 0
-        self.queued_ns = 0  # of the GPU's work, what nobody has waited for
+        self._paid_ns = self.queued_ns = 0  # the latter: of the GPU's work, what nobody waited for
         self._evaluated_ns = 0  # likewise, of forwards that are no part of a step
         self._gradients = False
         """A backward has made gradients, for optimizers of the script's own."""
@@ -356,7 +356,7 @@ class Steps:
         if not found.fits:
             self.shared.too_large = found
             raise prediction.out_of_memory(found)
-        self.latest = found
+        self.latest = self.peaks.taken(found)
         worker = self.worker
         worker.took(found)
         if worker.context.rank == 0:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from raysim.rayapi.shapes import devices
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import Wrapping
 from raysim.rayapi.shapes.steps import Steps
@@ -41,13 +42,19 @@ def install(r: Replaced) -> None:
     ddp = DistributedDataParallel
     r.around(ddp, "__init__", _ddp)
     r.around(DataParallel, "__init__", _data_parallel)
-    r.around(DataParallel, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
-    r.around(ddp, "forward", lambda _real, _s, self, *a, **k: self.module(*a, **k))
+    r.around(DataParallel, "forward", handed_on)
+    r.around(ddp, "forward", handed_on)
     r.around(ddp, "no_sync", lambda _real, steps, _self: unsynced(steps))
     r.around(ddp, "register_comm_hook", _hook)
     r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
     r.around(ddp, "__getstate__", lambda _real, _s, self: dict(self.__dict__))
     r.around(ddp, "__setstate__", lambda _real, _s, m, state: m.__dict__.update(state))
+
+
+def handed_on(_real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """A wrapper's ``forward``, within another module."""
+    args, kwargs = devices.given(steps, self, args, kwargs)
+    return self.module(*args, **kwargs)
 
 
 @contextmanager
@@ -61,7 +68,7 @@ def unsynced(steps: Steps) -> Iterator[None]:
 
 
 def _ddp(
-    _real: Any, steps: Steps, self: Any, module: Any, *_positions: Any,
+    _real: Any, steps: Steps, self: Any, module: Any, device_ids: Any = None, *_positions: Any,
     bucket_cap_mb: float | None = None, gradient_as_bucket_view: bool = False,
     process_group: Any = None, **_others: Any,
 ) -> None:  # fmt: skip
@@ -73,7 +80,7 @@ def _ddp(
             "requires a gradient."
         )
     torch.nn.Module.__init__(self)
-    self.module = module
+    self.module, self.device_ids = module, list(device_ids or ())
     self.static_graph, self._get_ddp_logging_data = False, dict  # as Lightning asks
     self.raysim_wrapping = Wrapping(
         module=module,

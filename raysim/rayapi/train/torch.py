@@ -113,6 +113,8 @@ def prepare_model(
         return FullyShardedDataParallel(model, **more)
     from torch.nn.parallel import DistributedDataParallel
 
+    if worker.gpus:
+        more = {"device_ids": [get_device().index]} | more
     return DistributedDataParallel(model, **more)
 
 
