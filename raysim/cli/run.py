@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.cli import terminal
 from raysim.cli.command import LAUNCHERS
 from raysim.cli.logs import Phases
-from raysim.cli.mistakes import expect_scenario
+from raysim.cli.mistakes import SHELL, expect_scenario
 from raysim.cli.watch import InterruptedRun, Watch, watching
 from raysim.errors import Problem, ScenarioError
 from raysim.units import format_seconds, parse_seconds
@@ -111,6 +111,10 @@ def scenario_of(path: Path, options: RunOptions) -> Any:
         return _launched([str(path), *options.args], options)
     if path.suffix == ".py" and not path.is_dir():
         return _script(path, options)
+    if path.suffix in SHELL and path.is_file():
+        from raysim.scenario.shell_script import launch_of
+
+        return _launched(launch_of(path, options.args), options)
     scenario = load(path, _with_flags(path, options))
     if not isinstance(scenario, Scenario) and options.until is not None:
         return scenario.with_({"until": options.until})
