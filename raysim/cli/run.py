@@ -97,8 +97,13 @@ def _until_there(scenario: Any, watch: Watch) -> str:
     from raysim.scenario.load import Scenario
 
     if not isinstance(scenario, Scenario) and watch.reached_s >= 1.0:
-        return f"Nothing was written; --until {watch.reached_s:.4g}s predicts up to there."
+        return f"Nothing was written; --until {_until(watch.reached_s)} predicts up to there."
     return "Nothing was written."
+
+
+def _until(seconds: float) -> str:
+    """A duration as the flag takes it."""
+    return format_seconds(seconds).replace(" ", "")
 
 
 def scenario_of(path: Path, options: RunOptions) -> Any:

@@ -25,7 +25,7 @@ class Store:
         self._held: dict[bool, list[Trial]] = {False: [], True: []}
 
     def read(self) -> dict[Key, Trial]:
-        """Those of earlier searches, but for the refused: a package or a file may be there now."""
+        """Those of earlier searches."""
         files = sorted(self.parts.glob("*.parquet"))
         if not files:
             return {}
@@ -36,8 +36,7 @@ class Store:
             folded = file.name.startswith("folded")
             for row in pq.read_table(file).to_pylist():
                 trial = of_plain(row | {key: json.loads(row[key]) for key in AS_JSON if key in row})
-                if trial.status != "refused":
-                    found[trial.number, folded] = trial
+                found[trial.number, folded] = trial
         return found
 
     def add(self, trial: Trial, *, folded: bool = False) -> None:
