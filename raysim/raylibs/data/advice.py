@@ -101,8 +101,8 @@ def _feeding(limits: Balance) -> str:
     if slowest is not None and slowest.rows_per_s < limits.consumers_per_s:
         return (
             f"{enough}): {slowest.name} makes {slowest.rows_per_s:,.0f} rows/s, with "
-            f"{slowest.slots:g} at once at most, and trainers take {limits.consumers_per_s:,.0f}. Raise its "
-            f"concurrency, {cheaper}"
+            f"{slowest.slots:g} at once at most, and trainers take "
+            f"{limits.consumers_per_s:,.0f}. Raise its concurrency, {cheaper}"
         )
     gpu_s = sum(s.gpu_s for s in limits.stages)
     if gpu_s and limits.gpus / gpu_s < limits.consumers_per_s:
