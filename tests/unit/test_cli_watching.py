@@ -303,7 +303,7 @@ def test_a_program_without_an_end_in_sight_is_told_of_until(
     at_s: Callable[[float], None],
 ) -> None:
     watch, ends = Watch(), [None]
-    watch.follow(lambda: Moment("playing", None, 5 * 10**9, ends[0], 0))  # type: ignore[arg-type, misc]
+    watch.follow(lambda: Moment("playing", None, 5 * 10**9, ends[0], 0))  # type: ignore[arg-type]
     at_s(14)
     assert "--until" not in watch.lines(80)[1]
     at_s(16)
