@@ -171,6 +171,13 @@ def run(
     raise typer.Exit(MISSED if work.run(scenario, options) else DONE)
 
 
+Likely = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Least probability that it fits and meets the targets, as 0.9. By "
+        "default those of 0.8 come first; 0: as predicted.",
+    ),
+]  # fmt: skip
 Quantile = Annotated[
     float | None,
     typer.Option(
@@ -233,10 +240,7 @@ def plan(
     days: Annotated[float | None, typer.Option(min=0, help="days <= DAYS.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="usd <= BUDGET.")] = None,
     max_gpus: Annotated[int | None, typer.Option(min=1, help="Rent no more.")] = None,
-    likely: Annotated[
-        float,
-        typer.Option(min=0, max=1, help="Least probability that all targets are met, as 0.9."),
-    ] = 0.0,
+    likely: Likely = None,
     quantile: Quantile = None,
     processes: Jobs = None,
     on: Annotated[

@@ -128,13 +128,13 @@ def init(
     terminal.say(f"Wrote     {folder}/   {'  '.join(['scenario.yaml', *written])}")
     for line in _assumed(scenario):
         terminal.say(line)
+    if kind == "RayJob":
+        terminal.say(f"Beside    raysim run {cluster} plays the program that it starts")
     if problems:
         terminal.say("Before it runs, these need an answer:")
         terminal.complain(problems)
         return
     terminal.say(f"Next      raysim run {folder}")
-    if kind == "RayJob":
-        terminal.say(f"Beside    raysim run {cluster} plays the program that it starts")
 
 
 def _assumed(scenario: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raysim.cli import terminal
 from raysim.cli.mistakes import expect_config
+from raysim.errors import ScenarioError
 from raysim.units import GIB, format_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     )  # fmt: skip
     base = base_of(grid)
     found = list(cells(base, grid))
+    same = {cell.why for cell in found}
+    if len(same) == 1 and (why := same.pop()):
+        raise ScenarioError(f"{config}   {why}")
     limit = parse_bytes(options.fail_over) if options.fail_over else None
     if options.as_json:
         terminal.say(json.dumps([{**c._asdict(), "fits": c.fits} for c in found], indent=1))

@@ -16,6 +16,7 @@ from raysim.errors import ScenarioError
 
 SCENARIO = "scenario.yaml"
 RUNS = Path("runs")
+SHELL = (".sh", ".bash", ".sbatch", ".slurm")
 MOST_LISTED = 8
 _OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
 _CLUSTER = re.compile(
@@ -126,6 +127,8 @@ def _instead(path: Path) -> str:
     if not folder.is_dir():
         return f"; nor is there {folder}"
     there = [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")]
+    if str(path) in ("bash", "sh", "sbatch", "srun"):
+        return "; give the shell script itself: `raysim run job.sbatch`"
     near = difflib.get_close_matches(path.name, [p.name for p in there], 1, 0.6)
     if near:
         return f"; did you mean {folder / near[0]}?"
@@ -169,6 +172,8 @@ def _of_program(path: Path, shown: str) -> str:
 
 def _of_file(path: Path, shown: str) -> str:
     """What a file that is no scenario is, if that can be told."""
+    if path.suffix in SHELL:
+        return f"is a shell script, not a scenario; `raysim run {shown}` runs what it starts"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

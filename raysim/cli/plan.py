@@ -30,7 +30,7 @@ class PlanOptions:
     days: float | None = None
     budget: float | None = None
     max_gpus: int | None = None
-    likely: float = 0.0
+    likely: float | None = None
     quantile: float | None = None
     processes: int | None = None
     on: str = "processes"

@@ -60,7 +60,7 @@ def command(path: Path, options: PlanOptions) -> str:
     for flag, value in (
         ("--minimize", options.minimize), ("--maximize", options.maximize),
         ("--days", options.days), ("--budget", options.budget), ("--max-gpus", options.max_gpus),
-        ("--likely", options.likely or None), ("-o", options.out),
+        ("--likely", options.likely), ("-o", options.out),
     ):  # fmt: skip
         if value is not None:
             words += [flag, f"{value:g}" if isinstance(value, float) else str(value)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.cli import terminal
 from raysim.cli.command import LAUNCHERS
 from raysim.cli.logs import Phases
-from raysim.cli.mistakes import expect_scenario
+from raysim.cli.mistakes import SHELL, expect_scenario
 from raysim.cli.watch import InterruptedRun, Watch, watching
 from raysim.errors import Problem, ScenarioError
 from raysim.units import format_seconds, parse_seconds
@@ -97,8 +97,13 @@ def _until_there(scenario: Any, watch: Watch) -> str:
     from raysim.scenario.load import Scenario
 
     if not isinstance(scenario, Scenario) and watch.reached_s >= 1.0:
-        return f"Nothing was written; --until {watch.reached_s:.4g}s predicts up to there."
+        return f"Nothing was written; --until {_until(watch.reached_s)} predicts up to there."
     return "Nothing was written."
+
+
+def _until(seconds: float) -> str:
+    """A duration as the flag takes it."""
+    return format_seconds(seconds).replace(" ", "")
 
 
 def scenario_of(path: Path, options: RunOptions) -> Any:
@@ -111,6 +116,10 @@ def scenario_of(path: Path, options: RunOptions) -> Any:
         return _launched([str(path), *options.args], options)
     if path.suffix == ".py" and not path.is_dir():
         return _script(path, options)
+    if path.suffix in SHELL and path.is_file():
+        from raysim.scenario.shell_script import launch_of
+
+        return _launched(launch_of(path, options.args), options)
     scenario = load(path, _with_flags(path, options))
     if not isinstance(scenario, Scenario) and options.until is not None:
         return scenario.with_({"until": options.until})

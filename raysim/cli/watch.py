@@ -29,6 +29,8 @@ SETTLED_S = 2.0
 """Before that nothing is said of how long it will take."""
 WINDOW_S = 5.0
 """Over which events per second are counted."""
+ENDLESS_S = 15.0
+"""After which a program without an end in sight may be one of those that have none."""
 BAR = 24
 NS_PER_S = 1e9
 
@@ -85,6 +87,8 @@ class Watch:
             facts.append(f"about {span(left_s)} left")
         if here.now_ns is not None:
             facts.insert(0, _virtual(here))
+            if left_s is None and here.end_ns is None and self._elapsed_s > ENDLESS_S:
+                facts.append("--until 1h would end it there")
         rate = self._rate(here)
         if rate:
             facts.append(f"{_rounded(rate):,} events/s")

@@ -213,8 +213,15 @@ def _resolve(kind: Kind, name: str) -> str:
         nearest = dict.fromkeys(aliases[n] for n in near)
         hint = f"nearest: {', '.join(nearest)}" if nearest else f"one of {len(_index(kind))} names"
         what = kind.replace("_", " ")
-        raise ScenarioError(Problem(message=f"unknown {what} {name!r} ({hint})"))
+        raise ScenarioError(Problem(message=f"unknown {what} {name!r} ({hint}{_more(kind)})"))
     return known
+
+
+def _more(kind: Kind) -> str:
+    """Where to look further, and how to add what is not there."""
+    if kind not in ("node", "gpu"):
+        return ""
+    return f"; `raysim catalog {kind}s` has all, raysim/docs/extending.md says how to add one"
 
 
 @cache

@@ -36,6 +36,9 @@ EQUAL_WORK = 1.1
 RUNS = ("ok", "estimated")
 """Of trials that have a speed."""
 MOST_CHANGES = 3
+LIKELY = 0.8
+"""What can be counted on: a choice that is cheaper by a per cent and misses every other time is
+not the better one."""
 OWN_FRAC = 0.56
 """Of the variance of a layout's error: what others of its model and cluster do not share. The rest
 is the same for all of them. Of 24 published sweeps (``tests/laws/test_plan_choice_published.py``).
@@ -52,6 +55,8 @@ class Objective(NamedTuple):
     direction: Direction
     quantile: float | None = None
     """Of the prediction's interval, towards the worse end; None: as predicted."""
+    likely: float = LIKELY
+    """Trials that fit and meet the targets with at least this probability go before others."""
 
     def value(self, trial: Trial) -> float:
         """Smaller is better."""
@@ -64,9 +69,14 @@ class Objective(NamedTuple):
             return 1.0
         return trial.spread.factor(self.quantile) ** follows_time(self.metric)
 
-    def key(self, trial: Trial) -> tuple[float, int, int, int]:
-        """Smaller is better; of equals fewer GPUs, fewer nodes, then the first."""
-        return (self.value(trial), trial.gpus, trial.nodes, trial.number)
+    def doubt(self, trial: Trial) -> int:
+        """Tenths of probability that it lacks of ``likely``; 0 where none is known."""
+        short = 0.0 if trial.likely is None else self.likely - trial.likely
+        return max(0, math.ceil(10 * short))
+
+    def key(self, trial: Trial) -> tuple[float, ...]:
+        """Smaller is better: less doubt, then the metric; of equals fewer GPUs and nodes."""
+        return (self.doubt(trial), self.value(trial), trial.gpus, trial.nodes, trial.number)
 
 
 class Reason(NamedTuple):
@@ -114,7 +124,7 @@ class Plan:
 
 def objective_of(
     trials: Iterable[Trial], minimize: str | None, maximize: str | None,
-    known: Iterable[str] = METRICS, quantile: float | None = None,
+    known: Iterable[str] = METRICS, quantile: float | None = None, likely: float | None = None,
 ) -> Objective:  # fmt: skip
     """What was asked for, of the metrics ``known``, or the cost that the job has.
 
@@ -128,12 +138,13 @@ def objective_of(
     asked = minimize or maximize
     if asked is not None and asked not in known:
         raise ScenarioError(Problem(message=f"unknown metric {asked!r}: {', '.join(known)}"))
+    least = LIKELY if likely is None else likely
     if maximize:
-        return Objective(maximize, "maximize", quantile)
+        return Objective(maximize, "maximize", quantile, least)
     if minimize:
-        return Objective(minimize, "minimize", quantile)
+        return Objective(minimize, "minimize", quantile, least)
     run = [t for t in trials if t.status in RUNS]
-    return Objective(_cost_of(run) or COSTS[-1], "minimize", quantile)
+    return Objective(_cost_of(run) or COSTS[-1], "minimize", quantile, least)
 
 
 def _cost_of(run: Sequence[Trial]) -> str | None:
@@ -150,14 +161,14 @@ def _equal_work(run: Iterable[Trial]) -> bool:
 
 
 def choose(
-    sweep: Sweep, objective: Objective, *, likely: float = 0.0, max_gpus: int | None = None,
-    units: Mapping[str, str] = UNITS,
+    sweep: Sweep, objective: Objective, *, likely: float | None = None,
+    max_gpus: int | None = None, units: Mapping[str, str] = UNITS,
 ) -> Plan:  # fmt: skip
-    """Rank what meets the targets; of those with at least that probability, if one is asked for.
+    """Rank what meets the targets; only what is ``likely`` to, if that is asked for.
 
     ``units`` are those of the job's metrics, in which values that miss a target are told.
     """
-    trials = [_within(t, likely, max_gpus) for t in sweep.trials]
+    trials = [_within(t, likely or 0.0, max_gpus) for t in sweep.trials]
     metric = objective.metric
     ranked = sorted((t for t in trials if t.meets and metric in t.metrics), key=objective.key)
     allowed = [t for t in trials if max_gpus is None or t.gpus <= max_gpus]

@@ -26,7 +26,7 @@ def plan(
     maximize: str | None = None,
     subject_to: Sequence[str] = (),
     max_gpus: int | None = None,
-    likely: float = 0.0,
+    likely: float | None = None,
     quantile: float | None = None,
     jobs: int = 1,
     on: str = "processes",
@@ -48,7 +48,8 @@ def plan(
     subject_to
         Beside the scenario's targets: ``["days <= 7"]``.
     likely
-        Least probability that all targets are met.
+        Least probability that it fits and all targets are met; 0: as predicted. None: those that
+        do with 0.8 come first.
     quantile
         Rank by what the metric is at this quantile of its prediction's interval, towards the
         worse, as 0.9; None: as predicted.

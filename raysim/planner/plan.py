@@ -103,7 +103,7 @@ def plan(
     )  # fmt: skip
     objective = objective_of(
         swept.trials, asked.minimize, asked.maximize, known={**METRICS, **scenario.metrics},
-        quantile=asked.quantile,
+        quantile=asked.quantile, likely=asked.likely,
     )  # fmt: skip
     found = choose(
         swept, objective, likely=asked.likely, max_gpus=asked.max_gpus, units=scenario.metrics

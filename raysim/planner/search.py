@@ -56,8 +56,8 @@ class Wanted:
     minimize: str | None = None
     maximize: str | None = None
     max_gpus: int | None = None
-    likely: float = 0.0
-    """Least probability that all targets are met."""
+    likely: float | None = None
+    """Least probability that it fits and all targets are met; None: those of 0.8 go first."""
     quantile: float | None = None
     """Rank by the objective at this quantile of its interval, towards the worse; None: as
     predicted."""
@@ -173,8 +173,9 @@ class _Hunt:
 def _objective(trials: Iterable[Trial], wanted: Wanted, scenario: AnyScenario) -> Objective:
     known = {**METRICS, **scenario.metrics}
     return objective_of(
-        trials, wanted.minimize, wanted.maximize, known=known, quantile=wanted.quantile
-    )
+        trials, wanted.minimize, wanted.maximize, known=known, quantile=wanted.quantile,
+        likely=wanted.likely,
+    )  # fmt: skip
 
 
 def _bounded(
@@ -210,9 +211,18 @@ def _bounded(
 
 
 def _last_choice(played: Sweep, objective: Objective, wanted: Wanted) -> Trial | None:
-    """The last of the choices so far; None while there are fewer."""
+    """The last of the choices so far; None while there are fewer that can be counted on.
+
+    Where few can be, it is left at that once as many were played as of a small space.
+    """
     best = choose(played, objective, likely=wanted.likely, max_gpus=wanted.max_gpus).ranked
-    return best[CHOICES - 1] if len(best) >= CHOICES else None
+    if len(best) < CHOICES:
+        return None
+    if objective.doubt(best[CHOICES - 1]):
+        if len(played.trials) < EXHAUSTIVE:
+            return None
+        best = tuple(sorted(best, key=objective.value))
+    return best[CHOICES - 1]
 
 
 def _explain(kept: Kept, within: set[int], rivals: set[int]) -> None:

@@ -19,7 +19,7 @@ from raysim.planner.space import Choice, Point, chosen
 from raysim.results import targets
 from raysim.run import run
 from raysim.scenario.load import AnyScenario
-from raysim.scenario.targets import Target
+from raysim.scenario.targets import Target, parse_target
 
 Status = Literal["ok", "out_of_memory", "refused", "failed", "estimated"]
 """``estimated``: only the folded step is known, which says that it cannot be the choice."""
@@ -28,6 +28,8 @@ _WITH_TIME = ("days", "seconds", "total_seconds", "epoch_seconds", "step_seconds
               "usd_per_million_tokens", "gpu_hours", "kwh", "kg_co2e")  # fmt: skip
 _WITH_SPEED = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "hfu",
                "model_flops_per_s_per_gpu", "effective_tokens_per_s")  # fmt: skip
+FITS = parse_target("gpu_mem_peak", "<= 100 %")
+"""What nobody needs to ask for."""
 
 
 class Spread(NamedTuple):
@@ -61,7 +63,7 @@ class Trial:
     missed: tuple[str, ...] = ()
     """Targets that are not met, in words."""
     likely: float | None = None
-    """Probability that all targets are met, under the prediction's interval."""
+    """Probability that it fits and all targets are met, under the prediction's intervals."""
     spread: Spread | None = None
     """Of the step's time, as past errors on such jobs say."""
 
@@ -108,7 +110,7 @@ def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -
         bound_by=(summary.get("bound_by") or {}).get("what", ""), run_id=summary["run_id"],
         metrics=metrics,
         missed=tuple(row["text"] for row in rows if not row["passed"]),
-        likely=_likely(limits, metrics, certainty) if certainty and rows else None,
+        likely=_likely((*limits, FITS), metrics, certainty) if certainty else None,
         spread=_spread(certainty, "step_seconds", metrics) if certainty else None,
     )  # fmt: skip
 
@@ -122,7 +124,7 @@ def _status(verdict: Mapping[str, Any]) -> Status:
 def _likely(
     limits: tuple[Target, ...], metrics: Mapping[str, float], certainty: Mapping[str, Any]
 ) -> float | None:
-    """Probability that every target is met; times and speeds move together, memory apart.
+    """Probability that every limit holds; times and speeds move together, memory apart.
 
     Errors are taken as lognormal, with the interval's ends as its quantiles.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from raysim.report.layout import JOINT, WIDE, Page, number, percent, usd
-from raysim.report.plan_words import shown_as, targets_of, value_text
+from raysim.report.plan_words import doubt_text, order_text, shown_as, targets_of, value_text
 from raysim.scenario.overrides import labels, short_key, shown
 from raysim.units import format_seconds
 
@@ -41,6 +41,9 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
     if summary["top"]:
         page.blank()
         _table(page, "best", summary["top"][:top], summary)
+        if doubt := doubt_text(summary):
+            page.blank()
+            page.labelled("Unsure", [Text(doubt)])
         _sure(page, summary)
     _kinds(page, summary, top)
     front = summary["pareto"]
@@ -138,8 +141,10 @@ def _untried(page: Page, summary: Summary) -> None:
 def _aim(summary: Summary) -> str:
     metric, direction = summary["objective"]["metric"], summary["objective"]["direction"]
     said = f"{'least' if direction == 'minimize' else 'most'} {metric}"
-    quantile = summary["objective"].get("quantile")
-    return said if quantile is None else f"{said} at the {quantile:.0%} quantile of its interval"
+    quantile, order = summary["objective"].get("quantile"), order_text(summary)
+    if quantile is not None:
+        said += f" at the {quantile:.0%} quantile of its interval"
+    return f"{said}, {order}" if order else said
 
 
 def _sure(page: Page, summary: Summary) -> None:

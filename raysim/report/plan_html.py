@@ -69,6 +69,7 @@ def render(page: PlanPage) -> str:
         plan=page, summary=summary, best=summary["best"], counts=counts,
         head=head(page), tiles=tiles(page), targets=targets(summary),
         choice=said(summary["best"] or summary["instead"]),
+        order=plan_words.order_text(summary), doubt=plan_words.doubt_text(summary),
         nearest=nearest(summary), reasons=reasons(summary), statuses=plan_data.STATUSES,
         shown=len(on_page.trials), total=on_page.total,
         objective=plan_words.metrics_of([data["objective"]], summary)[0].label,
@@ -151,7 +152,7 @@ def tiles(page: PlanPage) -> list[Fact]:
     if trial["likely"] is not None:
         chance = f">{SURE:.1%}" if trial["likely"] > SURE else words.percent(trial["likely"])
         formula = "errors are lognormal, with the ends of the interval as quantiles"
-        found.append(Fact("likely", chance, "that all targets are met", formula))
+        found.append(Fact("likely", chance, "that it fits and meets the targets", formula))
     return found
 
 

@@ -82,6 +82,26 @@ def targets_of(summary: Summary) -> dict[str, str]:
     return {name: condition for name, _, condition in split}
 
 
+def order_text(summary: Summary) -> str:
+    """Whether probability decided the order of the choices; empty where it did not."""
+    least = summary["objective"].get("likely")
+    chances = [t["likely"] for t in summary["top"] if t["likely"] is not None]
+    if not least or all(chance >= least for chance in chances):
+        return ""
+    return f"likely to fit and to meet the targets ({least:.0%}) before others"
+
+
+def doubt_text(summary: Summary) -> str:
+    """What to do where nothing can be counted on; empty where the first choice can."""
+    best, least = summary["best"], summary["objective"].get("likely")
+    if best is None or not least or best["likely"] is None or best["likely"] >= least:
+        return ""
+    return (
+        f"it fits and meets the targets with {best['likely']:.0%} only; none tried "
+        f"reaches {least:.0%}: vary more, for room in memory and in time"
+    )
+
+
 def value_text(name: str, value: float, summary: Summary) -> str:
     """A value of any metric, the ones that others stand for too."""
     if name == "days":

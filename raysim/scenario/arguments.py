@@ -40,7 +40,9 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'()\\])+""")
 
 
 @dataclass(slots=True)
-class _Script:
+class Variables:
+    """What a shell script has assigned so far."""
+
     values: dict[str, str] = field(default_factory=dict)
     several: set[str] = field(default_factory=set)
     """Assigned more than once, not always the same, or by a command."""
@@ -48,6 +50,7 @@ class _Script:
     """Hold arguments."""
 
     def assign(self, name: str, text: str) -> None:
+        """What follows ``NAME=``, kept if the script says it once and for all."""
         sum_ = _ARITHMETIC.fullmatch(text.strip().strip("\"'"))
         if sum_ is not None:
             number = self.number(sum_[1])
@@ -106,7 +109,7 @@ def read_arguments(path: Path, shown: str) -> Document:
 
 def parse_arguments(text: str, shown: str, sha256: str | None = None) -> Document:
     """The same from text."""
-    script, found = _Script(), dict[str, list[str]]()
+    script, found = Variables(), dict[str, list[str]]()
     marks: dict[KeyPath, Mark] = {(): Mark((1, 1), (1, 1))}
     name: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):

@@ -90,6 +90,17 @@ def is_kuberay(document: Document) -> bool:
     return isinstance(data, dict) and str(data.get("kind")) in _CLUSTER_SPEC
 
 
+def group_names(document: Document) -> list[str]:
+    """Of the workers of one of KubeRay's resources; none of another document."""
+    document = as_rayjob(document)
+    if not is_kuberay(document):
+        return []
+    path = (*_CLUSTER_SPEC[str(document.data["kind"])], "workerGroupSpecs")
+    groups = value_at(document.data, path)
+    found = [g.get("groupName") for g in groups or () if isinstance(g, dict)]
+    return [str(name) for name in found if name is not None]
+
+
 def read_kuberay(document: Document) -> ClusterReading:
     """Node groups of the resource; problems are collected in the result."""
     reading = ClusterReading(document)

@@ -16,6 +16,7 @@ from typing import Any
 
 from raysim.errors import Location, Problem, ScenarioError
 from raysim.scenario.documents import Document, KeyPath, dotted, one_line, value_at
+from raysim.scenario.kuberay import group_names
 from raysim.scenario.library import LIBRARIES
 from raysim.scenario.schema import ModelSection, known_keys
 from raysim.scenario.schema_cluster import ClusterSection
@@ -122,12 +123,13 @@ class Overrides:
             job["script"] = {"path": job["script"]}
 
     def groups(self) -> list[str]:
-        """Names of groups that the scenario or a ``ray up`` file has."""
+        """Names of groups that the scenario or its cluster file has."""
         names = list(self.data["cluster"].get("hardware") or {})
         source = self.sources.get(CLUSTER)
         for document in source.documents if source is not None else ():
             types = value_at(document.data, ("available_node_types",))
             names += list(types) if isinstance(types, dict) else []
+            names += group_names(document)
         return list(map(str, names))
 
     def split_group(self, key: str) -> list[str]:

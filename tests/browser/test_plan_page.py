@@ -181,5 +181,7 @@ def test_files_are_copied_and_downloaded(report: Path, open_page) -> None:
 
 def test_a_plan_fits_a_phone(report: Path, open_page) -> None:
     page = open_page(report, width=390, height=800)
+    longer = "c => { c.textContent = 'offload_optimizer'; return c.getBoundingClientRect().height }"
+    assert page.eval_on_selector("#matters td.key", longer) < 40, "a word is broken"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(COLORS_OF, "scatter-canvas") > 20

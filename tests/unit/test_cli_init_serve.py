@@ -56,3 +56,13 @@ def test_init_around_a_rayservice_of_vllm_wants_the_models_config(in_tmp: Path, 
     Path("service.yaml").write_text(SERVICE.replace("APPLICATION", LLM_APP))
     assert main(["init", "new", "--cluster", "service.yaml"]) == 2
     assert "serves org/tiny with vLLM: give its config.json too" in capsys.readouterr().err
+
+
+def test_a_plan_reaches_a_group_of_kuberay_called_as_a_key_is(in_tmp: Path):
+    """`cluster.gpu` is a key of a scenario; every choice of a plan was refused."""
+    Path("service.yaml").write_text(
+        SERVICE.replace("APPLICATION", LLM_APP).replace("groupName: gpus", "groupName: gpu")
+    )
+    assert main(["init", "new", "--cluster", "service.yaml", "--from", str(CONFIG)]) == 0
+    made = load(Path("new")).with_({"cluster.gpu.replicas": 3})
+    assert [g.count for g in made.cluster.groups if g.name == "gpu"] == [3]

@@ -33,6 +33,15 @@ def _things(in_tmp: Path) -> None:
     Path("ray.yaml").write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {}\n")
 
 
+def test_a_shell_script_is_run_by_what_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text("import sys\nprint('trains', *sys.argv[1:])")
+    Path("job.sh").write_text('python train.py --lr 1 "$@"\n')
+    assert main(["run", "--quiet", "job.sh", "--", "--epochs", "2"]) == 0
+    assert "trains --lr 1 --epochs 2\n" in capsys.readouterr().err  # beside the verdict
+    assert main(["plan", "job.sh"]) == 2
+    assert "`raysim run job.sh` runs what it starts" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["run", "check", "plan"])
 @pytest.mark.parametrize(
     ("given", "said"),
@@ -40,6 +49,7 @@ def _things(in_tmp: Path) -> None:
         ("scenarios/frist", "no such file or folder; did you mean scenarios/first?"),
         ("frist", "no such file or folder; did you mean scenarios/first?"),
         ("zzz", "no such file or folder; scenarios here: scenarios/first, scenarios/second"),
+        ("sbatch", "give the shell script itself: `raysim run job.sbatch`"),
         ("no/such", "no such file or folder; nor is there no"),
         ("abc123", "no such file or folder; abc123 is a run: `raysim show abc123` prints it"),
         ("scenarios", "the folder has no scenario.yaml; scenarios in it: scenarios/first, scen"),

@@ -48,7 +48,7 @@ def test_nothing_meets_the_targets(in_tmp: Path, capsys: pytest.CaptureFixture[s
 def test_json_is_the_summary(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["plan", SCENARIO, *VARY, "--maximize", "tokens_per_s", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    aim = {"metric": "tokens_per_s", "direction": "maximize", "quantile": None}
+    aim = {"metric": "tokens_per_s", "direction": "maximize", "quantile": None, "likely": 0.8}
     assert summary["objective"] == aim
     speeds = [t["metrics"]["tokens_per_s"] for t in summary["top"]]
     assert speeds == sorted(speeds, reverse=True)

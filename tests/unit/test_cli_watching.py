@@ -138,7 +138,7 @@ def test_an_interrupt_says_what_had_been_done(tmp_path: Path) -> None:
     seen, printed = command.end(130)
     last = " ".join(seen.split()).rpartition("Interrupted after ")[2]
     assert re.match(r"\d+ s at [\d.]+ \w+ virtual: [\d,]+ of [\d,]+ tasks finished", last)
-    assert re.search(r"Nothing was written; --until [\d.]+s predicts up to there.$", last)
+    assert re.search(r"Nothing was written; --until [\d.]+(s|min) predicts up to there.$", last)
     assert "Traceback" not in seen
     assert printed == ""
     assert not (tmp_path / "runs").exists()
@@ -297,6 +297,19 @@ def test_speed_is_of_late_and_the_narrow_get_less(at_s: Callable[[float], None])
     assert watch.lines(40)[1] == "5.00 s of 50.0 s virtual  8 s here"
     assert all(len(line) <= 20 for line in watch.lines(20))
     assert watch.interrupted() == "Interrupted after 8 s at 5.00 s of 50.0 s virtual: playing."
+
+
+def test_a_program_without_an_end_in_sight_is_told_of_until(
+    at_s: Callable[[float], None],
+) -> None:
+    watch, ends = Watch(), [None]
+    watch.follow(lambda: Moment("playing", None, 5 * 10**9, ends[0], 0))  # type: ignore[arg-type]
+    at_s(14)
+    assert "--until" not in watch.lines(80)[1]
+    at_s(16)
+    assert watch.lines(80)[1] == "5.00 s virtual  16 s here  --until 1h would end it there"
+    ends[0] = 50 * 10**9  # type: ignore[call-overload]
+    assert "--until" not in watch.lines(80)[1]
 
 
 def test_spans_as_people_say_them() -> None:

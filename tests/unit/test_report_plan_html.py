@@ -50,6 +50,17 @@ def page(trials, files=None, chosen=None, **said):
     )  # fmt: skip
 
 
+def test_a_first_choice_that_cannot_be_counted_on_is_said():
+    objective = {"metric": "usd", "direction": "minimize", "likely": 0.8}
+    said = "with 40% only; none tried reaches 80%"
+    for chance, there in ((0.4, True), (0.9, False)):
+        trials = [trial(0, likely=chance), trial(1, likely=0.3)]
+        printed = " ".join(plan_console.render(summary(trials, objective=objective)).plain.split())
+        assert (said in printed) is there
+        assert (said in page(trials, objective=objective)) is there
+        assert "(80%) before others" in printed
+
+
 def test_the_verdict_is_first_with_its_interval_and_probability():
     certainty = {"step_seconds": {"low": 0.8, "high": 2.0}}
     trials = [trial(0, metrics=trial(0)["metrics"] | {"step_seconds": 1.0}), trial(1)]

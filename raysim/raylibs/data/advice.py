@@ -51,8 +51,7 @@ def warnings_of(
             PlannerWarning(
                 code="data-starves-trainers",
                 cause=f"Trainers wait {stall_frac:.0%} of their time for data.",
-                fix=f"Give data {limits.cpus_to_keep_up:,.0f} CPUs (it has {limits.cpus:g}), "
-                "or make rows cheaper: materialize() what does not change between epochs.",
+                fix=_feeding(limits),
             )
         )
     elif trains and first_frac > STALLED_FRAC:
@@ -89,6 +88,29 @@ def warnings_of(
                 )
             )
     return tuple(found)
+
+
+def _feeding(limits: Balance) -> str:
+    """What would keep trainers fed: CPUs only where these are what is short."""
+    cheaper = "or make rows cheaper: materialize() what does not change between epochs."
+    wanted = limits.cpus_to_keep_up
+    if wanted > limits.cpus:
+        return f"Give data {wanted:,.0f} CPUs (it has {limits.cpus:g}), {cheaper}"
+    enough = f"CPUs are not short (data has {limits.cpus:g}"
+    slowest = min(limits.stages, key=lambda s: s.rows_per_s, default=None)
+    if slowest is not None and slowest.rows_per_s < limits.consumers_per_s:
+        return (
+            f"{enough}): {slowest.name} makes {slowest.rows_per_s:,.0f} rows/s, with "
+            f"{slowest.slots:g} at once at most, and trainers take "
+            f"{limits.consumers_per_s:,.0f}. Raise its concurrency, {cheaper}"
+        )
+    gpu_s = sum(s.gpu_s for s in limits.stages)
+    if gpu_s and limits.gpus / gpu_s < limits.consumers_per_s:
+        return f"{enough}): its GPU stages are. Give them more than {limits.gpus:g} GPUs, {cheaper}"
+    return (
+        f"{enough}, and {wanted:,.0f} would keep up): blocks come late. Use smaller ones "
+        f"(override_num_blocks), a larger prefetch_batches, {cheaper}"
+    )
 
 
 def _store(

@@ -109,9 +109,24 @@ def test_what_misses_a_target_is_told_in_its_unit():
 
 
 def test_gpus_and_probability_are_targets_too():
-    trials = swept(trial(0, gpus=64), trial(1, likely=0.5), trial(2, likely=0.95))
+    trials = swept(trial(0, gpus=64), trial(1, likely=0.85), trial(2, likely=0.95))
     assert [t.number for t in choose(trials, USD, max_gpus=8).ranked] == [1, 2]
     assert [t.number for t in choose(trials, USD, likely=0.9, max_gpus=8).ranked] == [2]
+
+
+def test_what_can_be_counted_on_goes_before_what_is_a_little_cheaper():
+    """The second costs a tenth more and is sure; of the others the likelier comes first."""
+    trials = swept(trial(0, likely=0.34), trial(1, likely=0.9), trial(2, likely=0.6), trial(3))
+    assert [t.number for t in choose(trials, USD).ranked] == [1, 3, 2, 0]
+    as_predicted = objective_of(trials.trials, None, None, likely=0.0)
+    assert [t.number for t in choose(trials, as_predicted).ranked] == [0, 1, 2, 3]
+
+
+def test_a_choice_that_may_not_fit_is_less_likely_where_nobody_has_targets():
+    vary = {"train.micro_batch": [4, 2048]}
+    small, large = plan(scenario(), Question(vary=vary)).sweep.trials
+    assert small.likely > 0.99
+    assert large.status == "out_of_memory" or large.likely < small.likely
 
 
 def test_the_objective_is_the_cost_the_job_has():

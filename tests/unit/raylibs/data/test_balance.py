@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysim.hardware.cores import SMT_YIELD, Capacity, together
+from raysim.raylibs.data.advice import _feeding
 from raysim.raylibs.data.balance import Balance, balance
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.specs import Map
@@ -51,6 +52,17 @@ def test_tasks_of_several_threads_and_of_half_a_cpu_have_no_more_cores_than_ther
     assert limits(four, cpus=16).cpu_rows_per_s == pytest.approx(10.4 / 0.04)
     halves = work(0.01, num_cpus=0.5)
     assert limits(halves, cpus=16, of=machines(16, 1)).cpu_rows_per_s == pytest.approx(1600)
+
+
+def test_cpus_are_advised_only_where_they_are_short() -> None:
+    """A stage of two actors starves trainers whatever the CPUs: it was told to have more."""
+    assert "Give data 20 CPUs (it has 8)" in _feeding(
+        limits(work(0.01), cpus=8, of=machines(8, 1), consumers=2000)
+    )
+    two = limits(work(0.01, concurrency=2), cpus=8, of=machines(8, 1), consumers=500)
+    assert "makes 200 rows/s, with 2 at once at most" in _feeding(two)
+    enough = _feeding(limits(work(0.01), cpus=8, of=machines(8, 1), consumers=500))
+    assert enough.startswith("CPUs are not short (data has 8, and 5 would keep up)")
 
 
 @given(cpus=st.integers(1, 64), wanted_frac=st.floats(1.01, 20.0), wait_s=st.floats(0.0, 0.05))
