@@ -108,7 +108,7 @@ def _data_parallel(
     self.raysim_wrapping = Wrapping(module=module, copies=max(1, len(gpus)))
 
 
-def _all_train(real: Any, _steps: Steps, module: Any, mode: bool = True) -> Any:
+def _all_train(real: Any, _steps: Steps, module: Any, mode: Any = True) -> Any:
     """``train()`` of a module and those in it, as Trainers say before every micro-batch.
 
     Of hundreds of modules torch's own recursion takes longer than all else of a step on shapes:
