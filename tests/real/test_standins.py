@@ -15,6 +15,7 @@ from raysim.rayapi.standins import configs, tokens  # noqa: E402
 from raysim.rayapi.standins.absent import (  # noqa: E402
     flash_attn,
     torchvision_models,
+    torchvision_ops,
     xformers,
 )
 from tests.real.test_launched_scripts import launched  # noqa: E402
@@ -59,6 +60,25 @@ def test_pictures_and_torchvision_that_are_not_here(
     assert report.ok
     said = capsys.readouterr().err
     assert said.count("CIFAR10: its files are not on this machine; 50,000 black pictures") == 1
+
+
+def test_a_frozen_batch_norm_of_torchvision_is_one_in_evaluation(tmp_path: Path) -> None:
+    """timm takes it from there, whichever model it makes."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom torchvision.ops.misc import FrozenBatchNorm2d\n"
+        "print(isinstance(FrozenBatchNorm2d(4), torch.nn.Module))\n"
+    )
+    assert launched("python", str(script))[0] == ["True"]
+    torch.manual_seed(0)
+    real = torch.nn.BatchNorm2d(4, eps=1e-3).eval()
+    ours = torchvision_ops.FrozenBatchNorm2d(4, eps=1e-3)
+    for buffer in real.state_dict().values():
+        if buffer.is_floating_point():
+            buffer.copy_(torch.rand(4) + 0.5)
+    ours.load_state_dict({k: v for k, v in real.state_dict().items() if v.dim()})
+    pictures = torch.randn(2, 4, 5, 5)
+    torch.testing.assert_close(ours(pictures), real(pictures))
 
 
 TEXTS = """
