@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from raysim.rayapi.standins.absent import (  # noqa: E402
     flash_attn,
     torchvision_models,
     torchvision_ops,
+    torchvision_transforms,
     xformers,
 )
 from tests.real.test_launched_scripts import launched  # noqa: E402
@@ -60,6 +62,13 @@ def test_pictures_and_torchvision_that_are_not_here(
     assert report.ok
     said = capsys.readouterr().err
     assert said.count("CIFAR10: its files are not on this machine; 50,000 black pictures") == 1
+
+
+def test_pictures_tell_their_sizes_as_torchvision_says_them() -> None:
+    """Channels first and width first: timm's own crops ask for them."""
+    for picture in (Image.new("L", (6, 4)), torch.zeros(1, 4, 6)):
+        assert torchvision_transforms.get_dimensions(picture) == [1, 4, 6]
+        assert torchvision_transforms.get_image_size(picture) == [6, 4]
 
 
 def test_a_frozen_batch_norm_of_torchvision_is_one_in_evaluation(tmp_path: Path) -> None:

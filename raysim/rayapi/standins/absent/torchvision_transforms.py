@@ -33,6 +33,17 @@ def _size(picture: Any) -> tuple[int, int]:
     return picture.height, picture.width
 
 
+def get_dimensions(picture: Any) -> list[int]:
+    """Channels, height, width."""
+    channels = picture.shape[-3] if isinstance(picture, torch.Tensor) else len(picture.getbands())
+    return [int(channels), *_size(picture)]
+
+
+def get_image_size(picture: Any) -> list[int]:
+    """Width, height."""
+    return list(_size(picture)[::-1])
+
+
 def _pair(size: Any) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
