@@ -69,6 +69,8 @@ def test_pictures_tell_their_sizes_as_torchvision_says_them() -> None:
     for picture in (Image.new("L", (6, 4)), torch.zeros(1, 4, 6)):
         assert torchvision_transforms.get_dimensions(picture) == [1, 4, 6]
         assert torchvision_transforms.get_image_size(picture) == [6, 4]
+        part = torchvision_transforms.resized_crop(picture, 1, 1, 2, 3, (8, 5))
+        assert torchvision_transforms.get_dimensions(part) == [1, 8, 5]
 
 
 def test_a_frozen_batch_norm_of_torchvision_is_one_in_evaluation(tmp_path: Path) -> None:

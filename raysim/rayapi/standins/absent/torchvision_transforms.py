@@ -77,6 +77,13 @@ def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
     return picture.crop((left, top, left + width, top + height))
 
 
+def resized_crop(
+    picture: Any, top: int, left: int, height: int, width: int, size: Any, *_: Any, **__: Any
+) -> Any:
+    """A part, as large as ``size``."""
+    return resize(crop(picture, top, left, height, width), size)
+
+
 def center_crop(picture: Any, size: Any) -> Any:
     """The middle."""
     (height, width), (have_h, have_w) = _pair(size), _size(picture)
