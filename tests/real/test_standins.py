@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
@@ -15,6 +16,8 @@ from raysim.rayapi.standins import configs, tokens  # noqa: E402
 from raysim.rayapi.standins.absent import (  # noqa: E402
     flash_attn,
     torchvision_models,
+    torchvision_ops,
+    torchvision_transforms,
     xformers,
 )
 from tests.real.test_launched_scripts import launched  # noqa: E402
@@ -59,6 +62,34 @@ def test_pictures_and_torchvision_that_are_not_here(
     assert report.ok
     said = capsys.readouterr().err
     assert said.count("CIFAR10: its files are not on this machine; 50,000 black pictures") == 1
+
+
+def test_pictures_tell_their_sizes_as_torchvision_says_them() -> None:
+    """Channels first and width first: timm's own crops ask for them."""
+    for picture in (Image.new("L", (6, 4)), torch.zeros(1, 4, 6)):
+        assert torchvision_transforms.get_dimensions(picture) == [1, 4, 6]
+        assert torchvision_transforms.get_image_size(picture) == [6, 4]
+        part = torchvision_transforms.resized_crop(picture, 1, 1, 2, 3, (8, 5))
+        assert torchvision_transforms.get_dimensions(part) == [1, 8, 5]
+
+
+def test_a_frozen_batch_norm_of_torchvision_is_one_in_evaluation(tmp_path: Path) -> None:
+    """timm takes it from there, whichever model it makes."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom torchvision.ops.misc import FrozenBatchNorm2d\n"
+        "print(isinstance(FrozenBatchNorm2d(4), torch.nn.Module))\n"
+    )
+    assert launched("python", str(script))[0] == ["True"]
+    torch.manual_seed(0)
+    real = torch.nn.BatchNorm2d(4, eps=1e-3).eval()
+    ours = torchvision_ops.FrozenBatchNorm2d(4, eps=1e-3)
+    for buffer in real.state_dict().values():
+        if buffer.is_floating_point():
+            buffer.copy_(torch.rand(4) + 0.5)
+    ours.load_state_dict({k: v for k, v in real.state_dict().items() if v.dim()})
+    pictures = torch.randn(2, 4, 5, 5)
+    torch.testing.assert_close(ours(pictures), real(pictures))
 
 
 TEXTS = """

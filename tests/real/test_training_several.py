@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from raysim.rayapi.shapes.here import steps_here  # noqa: E402
 from raysim.raylibs.report import LibraryReport  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.training_script_parts import fit, fit_value, nn  # noqa: E402
@@ -339,3 +340,40 @@ def test_derivatives_of_inputs_are_part_of_a_physics_informed_step() -> None:
 
     for order in (1, 2):
         assert step_s(order) / step_s(0) == pytest.approx(flops(order) / flops(0), rel=0.25)
+
+
+def test_forwards_that_no_backward_comes_to_are_forgotten() -> None:
+    """As an agent's that acts with gradients enabled: what it does next is not looked for there."""
+
+    def loop(config: dict[str, Any]) -> tuple[int, int]:
+        net, other = (nn.Linear(8, 8).cuda() for _ in range(2))
+        optimizer = torch.optim.SGD(net.parameters())
+        written = []
+        for _ in range(config["steps"]):
+            other(torch.zeros(1, 8, device="cuda")).tanh()
+            (
+                net(torch.zeros(4, 8, device="cuda")) * other(torch.ones(4, 8).cuda())
+            ).mean().backward()
+            optimizer.step()
+            written.append(len(steps_here().several._tape._calls))  # type: ignore[union-attr]
+        return max(written[:40]), max(written)
+
+    early, ever = fit_value(loop, workers=1, steps=200)
+    assert 0 < ever == early
+
+
+def test_a_module_with_a_train_of_its_own_is_asked() -> None:
+    """Beside hundreds that are told at once: a batch norm that stays as it was trained."""
+
+    class Frozen(nn.BatchNorm1d):
+        def train(self, _mode: bool = True) -> Frozen:
+            return super().train(False)
+
+    def loop(_: dict[str, Any]) -> list[bool]:
+        kept = nn.Dropout()
+        kept.train = lambda mode=True: kept  # type: ignore[method-assign]
+        net = nn.Sequential(nn.Sequential(Frozen(4), nn.Dropout()), kept.eval())
+        net = net.eval().train()
+        return [m.training for m in net.modules()]
+
+    assert fit_value(loop, workers=1) == [True, True, False, True, True]

@@ -8,6 +8,7 @@ ask for GPUs once and remember. Here many processes share one interpreter.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,11 @@ def knows_tf32(r: Replaced, module: ModuleType) -> None:
         r.call(
             module, "is_torch_tf32_available", lambda _: torch.cuda.get_device_capability()[0] >= 8
         )
+
+
+def remembers_packages(r: Replaced, module: ModuleType) -> None:
+    """Of ``accelerate.utils.imports``: which are installed, which it looks up on disk each time."""
+    r.set(module, "_is_package_available", cache)
 
 
 def ask_again() -> None:

@@ -55,6 +55,7 @@ _CHANGES = {
     "transformers.training_args": accelerate.knows_tf32,
     "accelerate.state": accelerate.install,
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
+    "accelerate.utils.imports": accelerate.remembers_packages,
     "accelerate.utils.modeling": files.own_storages,
     "accelerate.utils.other": files.own_storages,
     "datasets": hub.install,

@@ -50,7 +50,7 @@ from raysim.rayapi.shapes.known import (
     to_device,
 )
 from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
-from raysim.rayapi.shapes.roles import is_part, key_of_function, shapes_of
+from raysim.rayapi.shapes.roles import again, is_part, key_of_function, linked, shapes_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
 from raysim.tracing.peers import attend
@@ -290,7 +290,11 @@ class ShapesMode(TorchFunctionMode):
         """On shapes, and on the integers beside them where all are known."""
         if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
             return attend(func, *args, **kwargs)
-        remembers = self.tape is None and self.steps.steady and self.counting is None
+        steps = self.steps
+        alike = steps.steady
+        if self.tape is not None:
+            alike = steps.several.pending and not (steps.inside or self.tracing)
+        remembers = alike and self.counting is None
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
@@ -327,16 +331,24 @@ class ShapesMode(TorchFunctionMode):
 
     def _remembered(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor of the shape that the function has made of such shapes before."""
+        given = () if self.tape is None else tuple(tensors((args, kwargs)))
+        asks = torch.is_grad_enabled() and tuple(t.requires_grad for t in given)
+        half = torch.is_autocast_enabled("cuda")
         try:
-            key = (func, shapes_of(args), shapes_of(kwargs.items()))
+            key = (func, shapes_of(args), shapes_of(kwargs.items()), asks, half)
             found = self.steps.shared.shapes.get(key)
         except TypeError:  # something that cannot be compared
             return self._noted(func, args, kwargs)
         if found is not None:
-            return torch.empty(found[0], dtype=found[1], device=META)
+            out = torch.empty(found.shape, dtype=found.dtype, device=META)
+            if self.tape is not None:
+                if found.requires_grad:
+                    out = linked(found, [t for t in given if t.requires_grad])
+                self.tape.note(func, args, kwargs, out)
+            return out
         out = self._noted(func, args, kwargs)
         if type(out) in PLAIN and out.is_meta and not is_part(out, args):
-            self.steps.shared.shapes[key] = out.shape, out.dtype
+            self.steps.shared.shapes[key] = again(out)
         return out
 
     def _noted(self, func: Any, args: Any, kwargs: Any, *, made: bool = False) -> Any:
@@ -384,7 +396,10 @@ class ShapesMode(TorchFunctionMode):
         ):
             return None
         steps.update_by_hand()
-        return torch.empty_like(of, requires_grad=False)
+        if type(of) not in PLAIN:
+            return torch.empty_like(of, requires_grad=False)
+        # of a shape ``empty_like`` is Python, which takes 40 times as long
+        return torch.empty_strided(of.shape, of.stride(), dtype=of.dtype, device=META)
 
     def _holds(self, condition: torch.Tensor) -> bool:
         """What a library asks of values before it takes them (``torch.distributions``)."""

@@ -121,21 +121,24 @@ class Recording(Tape):
         """With what another has written down."""
         self._calls += [] if other is None else other._calls  # noqa: SLF001  (its like)
 
-    def call(self, call: Call, args: Any, kwargs: Any, outputs: Any) -> None:
-        """A module has been called."""
-        self._calls.append((call, args, kwargs, outputs, False))
-
     def leading_to(self, loss: torch.Tensor, used: Iterable[Call]) -> list[Entry]:
         """Entries that the loss is made of, in order; of calls only those ``used``."""
         wanted, found, those = {id(loss)}, [], set(used)
         for entry in reversed(self._calls):
             func, args, kwargs, out, _ = entry
+            made = (out,) if isinstance(out, torch.Tensor) else tensors(out)
+            if not any(id(t) in wanted for t in made):
+                continue
             if (isinstance(func, Call) and func not in those) or _is_source(args, kwargs):
                 continue  # what is drawn or filled is given, as any batch is
-            if any(id(t) in wanted for t in tensors(out)):
-                wanted.update(id(t) for t in tensors((args, kwargs)))
-                found.append(entry)
+            wanted.update(id(t) for t in tensors((args, kwargs)))
+            found.append(entry)
         return found[::-1]
+
+    def begin_at(self, call: Call) -> None:
+        """What was written down before it is no longer asked for."""
+        first = next((i for i, entry in enumerate(self._calls) if entry[0] is call), 0)
+        del self._calls[:first]
 
 
 class _Shared:
@@ -266,7 +269,7 @@ class Several:
             starts={t.grad_fn for t in tensors(outputs) if t.grad_fn is not None},
         )  # fmt: skip
         self._calls.append(call)
-        self._tape.call(call, args, kwargs, outputs)
+        self._tape.note(call, args, kwargs, outputs)
         steps.mode.tape = self._tape
         steps.beside.called(module)  # with its wrapper, which may have divided it
         call.paid_ns = self._forward_ns.get(call.kind(), 0) if steps.shared.places else 0
@@ -438,7 +441,10 @@ class Several:
                 outputs=None, batch=samples_of(call.given), input_bytes=bytes_of(call.given)
             )
             found_ns += steps.beside.forward(call.module, role, call.given, call.key[3]).ns
-        self._calls = [c for c in self._calls if c.born > steps.worker.steps - _OLDEST]
+        left = [c for c in self._calls if c.born > steps.worker.steps - _OLDEST]
+        if left and left[0] is not self._calls[0]:
+            self._tape.begin_at(left[0])
+        self._calls = left
         return found_ns
 
     def _idle_bytes(self, phase: torch.nn.Module) -> int:

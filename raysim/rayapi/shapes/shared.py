@@ -55,7 +55,7 @@ class Shared:
     roles: dict[AskedFor, Role] = field(default_factory=dict)
     predictions: dict[Any, Prediction] = field(default_factory=dict)
     forwards: dict[Any, Forward] = field(default_factory=dict)
-    shapes: dict[Any, tuple[torch.Size, torch.dtype]] = field(default_factory=dict)
+    shapes: dict[Any, torch.Tensor] = field(default_factory=dict)
     """What functions of torch have made, by what they were given."""
     batches: dict[Any, Made] = field(default_factory=dict)
     """Of data that stand for others, by what they are made of."""

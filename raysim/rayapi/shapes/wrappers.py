@@ -47,6 +47,7 @@ def install(r: Replaced) -> None:
     r.around(ddp, "no_sync", lambda _real, steps, _self: unsynced(steps))
     r.around(ddp, "register_comm_hook", _hook)
     r.around(ddp, "train", lambda _real, _s, self, mode=True: _train(self, mode))
+    r.around(torch.nn.Module, "train", _all_train)
     r.around(ddp, "__getstate__", lambda _real, _s, self: dict(self.__dict__))
     r.around(ddp, "__setstate__", lambda _real, _s, m, state: m.__dict__.update(state))
 
@@ -105,6 +106,28 @@ def _data_parallel(
     self.module, self.dim, self.device_ids = module, dim, gpus
     self.output_device = output_device
     self.raysim_wrapping = Wrapping(module=module, copies=max(1, len(gpus)))
+
+
+def _all_train(real: Any, _steps: Steps, module: Any, mode: Any = True) -> Any:
+    """``train()`` of a module and those in it, as Trainers say before every micro-batch.
+
+    Of hundreds of modules torch's own recursion takes longer than all else of a step on shapes:
+    those that have no ``train`` of their own are told here.
+    """
+    ours, waiting = torch.nn.Module.train, [module]
+    if not isinstance(mode, bool):
+        return real(module, mode)  # which is an error
+    while waiting:
+        one = waiting.pop()
+        vars(one)["training"] = mode
+        for child in one._modules.values():  # noqa: SLF001  (``children`` takes longer)
+            if child is None:
+                continue
+            if type(child).train is ours and "train" not in vars(child):
+                waiting.append(child)
+            else:
+                child.train(mode)
+    return module
 
 
 def _train(module: Any, mode: bool) -> Any:

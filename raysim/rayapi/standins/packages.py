@@ -48,6 +48,7 @@ _WITHIN = {
     "flash_attn.flash_attn_interface": "flash_attn", "xformers.ops": "xformers",
     "torchvision.datasets": "torchvision_datasets", "torchvision.models": "torchvision_models",
     "torchvision.models.resnet": "torchvision_models",
+    "torchvision.ops": "torchvision_ops", "torchvision.ops.misc": "torchvision_ops",
     "torchvision.transforms": "torchvision_transforms",
     "torchvision.transforms.functional": "torchvision_transforms",
     "torchvision.transforms.v2": "torchvision_transforms",

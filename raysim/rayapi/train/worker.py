@@ -269,15 +269,17 @@ class Worker(Hooks):
         this_fiber().settle()
         play(lambda process: self.context.gang.meet(process, ranks))
 
-    def exchange(self, value: Any, ranks: tuple[int, ...] = ()) -> list[Any]:
+    def exchange(
+        self, value: Any, ranks: tuple[int, ...] = (), copied: Callable[[Any], Any] = copy.deepcopy
+    ) -> list[Any]:
         """Objects of ranks, in order; what was exchanged two meetings ago everybody has."""
         self._exchanges[ranks] = count = self._exchanges.get(ranks, 0) + 1
         who, brought = (id(self.context.gang), ranks), self.run.brought
         brought.pop((*who, count - 2), None)
         mine = brought.setdefault((*who, count), {})
-        mine[self.context.rank] = copy.deepcopy(value)
+        mine[self.context.rank] = copied(value)
         self.meet(ranks)
-        return [copy.deepcopy(mine[rank]) for rank in sorted(mine)]
+        return [copied(mine[rank]) for rank in sorted(mine)]
 
     def waits_for_gpu(self, length_ns: int, *, learns: bool) -> None:
         """What was queued runs to its end; ``learns``: some of it is a step's."""

@@ -33,6 +33,17 @@ def _size(picture: Any) -> tuple[int, int]:
     return picture.height, picture.width
 
 
+def get_dimensions(picture: Any) -> list[int]:
+    """Channels, height, width."""
+    channels = picture.shape[-3] if isinstance(picture, torch.Tensor) else len(picture.getbands())
+    return [int(channels), *_size(picture)]
+
+
+def get_image_size(picture: Any) -> list[int]:
+    """Width, height."""
+    return list(_size(picture)[::-1])
+
+
 def _pair(size: Any) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
@@ -64,6 +75,13 @@ def crop(picture: Any, top: int, left: int, height: int, width: int) -> Any:
         low, right = height - part.shape[-2], width - part.shape[-1]
         return of_tensors.pad(part, (0, right, 0, low)) if low or right else part
     return picture.crop((left, top, left + width, top + height))
+
+
+def resized_crop(
+    picture: Any, top: int, left: int, height: int, width: int, size: Any, *_: Any, **__: Any
+) -> Any:
+    """A part, as large as ``size``."""
+    return resize(crop(picture, top, left, height, width), size)
 
 
 def center_crop(picture: Any, size: Any) -> Any:
