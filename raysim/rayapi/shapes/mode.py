@@ -294,7 +294,7 @@ class ShapesMode(TorchFunctionMode):
         alike = steps.steady
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
-        remembers = alike and self.counting is None
+        remembers = alike and self.counting is None and not steps.own.learns
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)

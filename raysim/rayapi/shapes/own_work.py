@@ -82,6 +82,8 @@ class OwnWork:
         """A step has been taken: what is called from then on is no set-up."""
         self.paused = False
         """What is called is an update by hand, which the step has been priced with."""
+        self.learns = False
+        """What a function takes the GPU: it is really run, whatever others remember of it."""
 
     @property
     def counts(self) -> bool:
@@ -103,7 +105,7 @@ class OwnWork:
         if found is not None:
             out = run()
         else:
-            out, found = self._on_cpu(run) if on_cpu else _on_gpu(run)
+            out, found = self._on_cpu(run) if on_cpu else self._on_gpu(run)
             if key is not None:
                 self._known[key] = found
         self._count.add(found)
@@ -127,6 +129,15 @@ class OwnWork:
         with counting_in(steps.mode, steps.host_threads) as counting:
             out = run()
         return out, Count(on_cpu=counting.with_memory)
+
+    def _on_gpu(self, run: Callable[[], Any]) -> tuple[Any, Count]:
+        self.learns, counting = True, _Counting()
+        try:
+            with counting:
+                out = run()
+        finally:
+            self.learns = False
+        return out, counting.count
 
     def copied(self, tensor: torch.Tensor) -> None:
         """It goes to the GPU, unless it has been there."""
@@ -186,13 +197,6 @@ class OwnWork:
         self._count, self._waits, self._passed = Count(), 0, True
         self._copied_bytes = self._pageable_bytes = 0
         self._forwards = []
-
-
-def _on_gpu(run: Callable[[], Any]) -> tuple[Any, Count]:
-    counting = _Counting()
-    with counting:
-        out = run()
-    return out, counting.count
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
