@@ -30,12 +30,12 @@ class ObjectRef(BaseID):
     kind = "object"
 
     def __init__(
-        self, ref: Ref | bytes, core: CoreProcess | None = None, *, of_actor: bool = False
+        self, ref: Ref | bytes | int, core: CoreProcess | None = None, *, of_actor: bool = False
     ) -> None:
         if ref.__class__ is bytes:  # by hand: a name, which keeps nothing alive
             number = -1 if ref == b"\xff" * len(ref) else number_of("object", ref)
             ref = Ref(number, WorkerAddress(0, "", 0))
-        elif ref == -1:  # ``nil()``
+        elif isinstance(ref, int):  # ``nil()``
             ref = Ref(-1, WorkerAddress(0, "", 0))
         self._ref: Ref = ref  # type: ignore[assignment]
         self._core: Any = core

@@ -159,9 +159,7 @@ class Dataset(Consumable):
         self, title: str, fn: Any, kind: str, options: dict[str, Any], **more: Any
     ) -> Dataset:
         said = dict(options)
-        check_workers(
-            fn, said.get("fn_constructor_args"), said.get("compute"), said.get("concurrency")
-        )
+        check_workers(fn, said)
         made_of = (
             said.pop("fn_constructor_args", None) or (),
             said.pop("fn_constructor_kwargs", None) or {},

@@ -238,7 +238,7 @@ def check_batch_size(batch_size: int | str | None, num_gpus: float | None) -> No
         raise ValueError("Batch size can't be negative or 0")
 
 
-def check_workers(fn: Any, made_of: Any, compute: Any, concurrency: Any) -> None:
+def check_workers(fn: Any, options: Mapping[str, Any]) -> None:
     """As ``get_compute_strategy`` (``ray/data/_internal/util.py``) checks what runs a function.
 
     Raises
@@ -248,7 +248,8 @@ def check_workers(fn: Any, made_of: Any, compute: Any, concurrency: Any) -> None
         such workers.
     """
     is_class = isinstance(fn, type)
-    if made_of is not None and not is_class:
+    compute, concurrency = options.get("compute"), options.get("concurrency")
+    if options.get("fn_constructor_args") is not None and not is_class:
         raise ValueError(
             "``fn_constructor_args`` can only be specified if providing a "
             f"callable class instance for ``fn``, but got: {fn}."
