@@ -50,8 +50,11 @@ refused("class", fn=Same, concurrency=1)
 refused("pool", fn=Same, compute=ray.data.ActorPoolStrategy(min_size=1, max_size=2))
 say("tasks", lambda: ray.data.TaskPoolStrategy(size=0))
 say("pool of none", lambda: ray.data.ActorPoolStrategy(size=0))
-say("row", lambda: ds.map(lambda r: 1).take_all())
-say("rows", lambda: ds.flat_map(lambda r: [1]).take_all())
+for label, wrong in (("row", ds.map(lambda r: 1)), ("rows", ds.flat_map(lambda r: [1]))):
+    try:
+        wrong.take_all()
+    except ValueError as error:
+        print(label, type(error).__name__, "Error validating 1: Standalone" in str(error))
 say("rename", lambda: ds.rename_columns({"id": 5}))
 say("rename list", lambda: ds.rename_columns([5]))
 say("limit", lambda: ds.limit(-1).take_all())
