@@ -1,5 +1,5 @@
 """Actors: subclasses, methods that replace each other, generators with limits, exits and causes."""
-# cluster: 4 CPU
+# cluster: 2 CPU
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
 """ActorPool, Queue, multiprocessing.Pool, joblib, placement groups: what they refuse, time out on, return."""
-# cluster: 4 CPU
+# cluster: 2 CPU
 
 import time
 
