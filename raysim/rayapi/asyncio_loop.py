@@ -251,7 +251,8 @@ def future_of_ref(ref: ObjectRef) -> Any:
 
 
 def _fetched(loop: Any, future: Any, ref: ObjectRef, answer: Any) -> None:
-    loop.call_soon_threadsafe(_resolve, future, ref, answer)
+    if not loop.is_closed():  # else nobody waits for it any more
+        loop.call_soon_threadsafe(_resolve, future, ref, answer)
 
 
 def _value(ref: ObjectRef, answer: Any) -> tuple[BaseException | None, Any]:

@@ -16,7 +16,7 @@ from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.identifiers import BaseID, JobID, TaskID
 from raysim.rayapi.serialization import Plain, Raised, deserialize
-from raysim.raycore.ids import WorkerAddress, hex_id, job_of, number_of, task_of
+from raysim.raycore.ids import WorkerAddress, job_of, number_of, task_of
 from raysim.raycore.tasks import Ref, TaskError, Value
 
 if TYPE_CHECKING:
@@ -30,10 +30,13 @@ class ObjectRef(BaseID):
     kind = "object"
 
     def __init__(
-        self, ref: Ref | bytes, core: CoreProcess | None = None, *, of_actor: bool = False
+        self, ref: Ref | bytes | int, core: CoreProcess | None = None, *, of_actor: bool = False
     ) -> None:
         if ref.__class__ is bytes:  # by hand: a name, which keeps nothing alive
-            ref = Ref(number_of("object", ref), WorkerAddress(0, "", 0))
+            number = -1 if ref == b"\xff" * len(ref) else number_of("object", ref)
+            ref = Ref(number, WorkerAddress(0, "", 0))
+        elif isinstance(ref, int):  # ``nil()``
+            ref = Ref(-1, WorkerAddress(0, "", 0))
         self._ref: Ref = ref  # type: ignore[assignment]
         self._core: Any = core
         self.number = ref[0]
@@ -60,10 +63,6 @@ class ObjectRef(BaseID):
     def call_site(self) -> str:
         """Not recorded."""
         return ""
-
-    def hex(self) -> str:
-        """As Ray prints it."""
-        return hex_id("object", self.number)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectRef) and self.number == other.number
@@ -255,5 +254,5 @@ class ObjectRefGenerator:
         return f"ObjectRefGenerator({self._generator_ref.hex()})"
 
 
-for _class in (ObjectRef, DynamicObjectRefGenerator, ObjectRefGenerator):
-    _class.__module__ = "ray._raylet"
+ObjectRef.__module__ = ObjectRefGenerator.__module__ = "ray"
+DynamicObjectRefGenerator.__module__ = "ray._private.object_ref_generator"

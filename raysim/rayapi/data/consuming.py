@@ -70,6 +70,22 @@ class Consumable:
             raise ValueError(f"The dataset has more than the given limit of {limit} records.")
         return rows
 
+    def __len__(self) -> int:
+        raise AttributeError(
+            "Use `ds.count()` to compute the length of a distributed Dataset. This may be an "
+            "expensive operation."
+        )
+
+    def __bool__(self) -> bool:
+        return True  # else ``len`` is asked
+
+    def __iter__(self) -> Any:
+        raise TypeError(
+            "`Dataset` objects aren't iterable. To iterate records, call `ds.iter_rows()` or "
+            "`ds.iter_batches()`. For more information, read "
+            "https://docs.ray.io/en/latest/data/iterating-over-data.html."
+        )
+
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Any:
         """``Dataset.take_batch``."""
         few = self.limit(batch_size)

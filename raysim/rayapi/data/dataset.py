@@ -27,7 +27,13 @@ from raysim.rayapi.data.columns import Columns, sliced
 from raysim.rayapi.data.consuming import Consumable
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
-from raysim.rayapi.data.functions import call_of, check_batch_size, custom_resources, name_of
+from raysim.rayapi.data.functions import (
+    call_of,
+    check_batch_size,
+    check_workers,
+    custom_resources,
+    name_of,
+)
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.data.keys import SortKey
@@ -153,6 +159,7 @@ class Dataset(Consumable):
         self, title: str, fn: Any, kind: str, options: dict[str, Any], **more: Any
     ) -> Dataset:
         said = dict(options)
+        check_workers(fn, said)
         made_of = (
             said.pop("fn_constructor_args", None) or (),
             said.pop("fn_constructor_kwargs", None) or {},
@@ -231,7 +238,7 @@ class Dataset(Consumable):
 
     def limit(self, limit: int) -> Dataset:
         """``Dataset.limit``."""
-        return self._then(specs.Limit(rows=limit))
+        return self._then(specs.Limit(rows=max(limit, 0)))
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""

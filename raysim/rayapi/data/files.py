@@ -255,7 +255,7 @@ def read_text(
     """``ray.data.read_text``: a row of every line."""
 
     def load(file: Path) -> Columns:
-        lines = file.read_text(encoding=encoding).split("\n")
+        lines = file.read_text(encoding=encoding).splitlines()
         kept = [line for line in lines if line.strip() != ""] if drop_empty_lines else lines
         return {"text": column_of(kept)}
 

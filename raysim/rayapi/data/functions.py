@@ -28,6 +28,7 @@ from raysim.rayapi.data.columns import (
     to_batch,
     to_rows,
 )
+from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
 from raysim.rayapi.exceptions import UserCodeException
 from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import in_fiber, on_gpus, state_of
@@ -110,6 +111,8 @@ class Call:
         on_gpus(self.name)
         try:
             return self._output(self._function(state), parts)
+        except _WrongOutputError as error:
+            raise ValueError(*error.args) from None
         except Exception as error:
             raise UserCodeException("UDF failed to process a data block.") from error
 
@@ -174,11 +177,27 @@ class Call:
     def _rows(self, answers: Iterable[tuple[Any, Any]]) -> Any:
         for row, answer in answers:
             if self.kind == "map":
-                yield answer
+                yield _row(answer)
             elif self.kind == "flat_map":
-                yield from answer
+                yield from map(_row, answer)
             elif answer:
                 yield row
+
+
+class _WrongOutputError(ValueError):
+    """A function returned what is no row: no error of the function's own."""
+
+
+def _row(answer: Any) -> Any:
+    """As ``_validate_row_output`` of the file above."""
+    if isinstance(answer, Mapping):
+        return answer
+    shown = str(answer)
+    raise _WrongOutputError(
+        f"Error validating {shown[:200] + '...' if len(shown) > 200 else shown}: Standalone Python "
+        "objects are not allowed in Ray >= 2.5. To return Python objects from map(), wrap them in "
+        "a dict, e.g., return `{'item': item}` instead of just `item`."
+    )
 
 
 def _is_async(cls: Any) -> bool:
@@ -217,6 +236,56 @@ def check_batch_size(batch_size: int | str | None, num_gpus: float | None) -> No
         )
     if isinstance(batch_size, int) and batch_size < 1:
         raise ValueError("Batch size can't be negative or 0")
+
+
+def check_workers(fn: Any, options: Mapping[str, Any]) -> None:
+    """As ``get_compute_strategy`` (``ray/data/_internal/util.py``) checks what runs a function.
+
+    Raises
+    ------
+    ValueError
+        A function has arguments of a constructor or actors, a class has tasks, or there can be no
+        such workers.
+    """
+    is_class = isinstance(fn, type)
+    compute, concurrency = options.get("compute"), options.get("concurrency")
+    if options.get("fn_constructor_args") is not None and not is_class:
+        raise ValueError(
+            "``fn_constructor_args`` can only be specified if providing a "
+            f"callable class instance for ``fn``, but got: {fn}."
+        )
+    if compute is not None:
+        is_pool = compute == "actors" or isinstance(compute, ActorPoolStrategy)
+        is_tasks = compute == "tasks" or isinstance(compute, TaskPoolStrategy)
+        if (is_class and is_tasks) or (is_pool and not is_class):
+            said, kind, pool = (
+                ("callable class", "callable classes", "task") if is_class
+                else ("function", "regular functions", "actor")
+            )  # fmt: skip
+            other = "an ActorPoolStrategy" if is_class else "a TaskPoolStrategy"
+            raise ValueError(
+                f"You specified the {said} {fn} as your UDF with the compute {compute}, but Ray "
+                f"Data can't schedule {kind} with the {pool} pool strategy. To fix this error, "
+                f"pass {other} to compute or None to use the default compute strategy."
+            )
+    elif isinstance(concurrency, tuple):
+        if len(concurrency) not in (2, 3) or not all(isinstance(c, int) for c in concurrency):
+            raise ValueError(
+                "``concurrency`` is expected to be set as a tuple of integers, but got: "
+                f"{concurrency}."
+            )
+        if not is_class:
+            raise ValueError(
+                f"``concurrency`` is set as a tuple of integers, but ``fn`` is not a callable "
+                f"class: {fn}. Use ``concurrency=n`` to control maximum number of workers to use."
+            )
+    elif isinstance(concurrency, int):
+        (ActorPoolStrategy if is_class else TaskPoolStrategy)(size=concurrency)
+    elif concurrency is not None:
+        raise ValueError(
+            "``concurrency`` is expected to be set as an integer or a tuple of integers, but got: "
+            f"{concurrency}."
+        )
 
 
 def custom_resources(options: Mapping[str, Any]) -> dict[str, float]:

@@ -87,6 +87,9 @@ def renaming(names: Any, known: Callable[[], list[str]]) -> Projection:
     new = list(names.values()) if isinstance(names, dict) else names
     if len(new) != len(set(new)):
         raise ValueError(f"rename_columns received duplicate values in the 'names': {names}")
+    if not all(isinstance(name, str) for name in (*names, *new)):
+        what = "both keys and values" if isinstance(names, dict) else "all elements"
+        raise ValueError(f"rename_columns requires {what} in the 'names' to be strings.")
     if isinstance(names, list):
         current = known()
         if len(current) != len(names):

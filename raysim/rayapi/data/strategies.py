@@ -16,6 +16,12 @@ class ActorPoolStrategy:
     min_size: int | None = None
     max_size: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("size", "min_size"):
+            said = getattr(self, name)
+            if said is not None and said < 1:
+                raise ValueError(f"{name} must be >= 1", said)
+
     @property
     def concurrency(self) -> int | tuple[int, int] | None:
         """As ``map_batches(concurrency=)``."""
@@ -29,6 +35,10 @@ class TaskPoolStrategy:
     """``ray.data.TaskPoolStrategy``."""
 
     size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ValueError("`size` must be >= 1", self.size)
 
     @property
     def concurrency(self) -> int | None:
