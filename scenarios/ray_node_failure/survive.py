@@ -40,8 +40,8 @@ def evaluate(result: np.ndarray) -> int:
 def main() -> None:
     ray.init(address="auto")
     started = time.time()
-    last = max(node["NodeID"] for node in ray.nodes())
-    near_it = NodeAffinitySchedulingStrategy(node_id=last, soft=True)
+    last = max(ray.nodes(), key=lambda node: node["NodeManagerAddress"])
+    near_it = NodeAffinitySchedulingStrategy(node_id=last["NodeID"], soft=True)
     progress = Progress.options(scheduling_strategy=near_it).remote()
     ray.get(progress.add.remote(0))
     results = [simulate.options(scheduling_strategy="SPREAD").remote(i) for i in range(PARTS)]
