@@ -198,9 +198,9 @@ def test_several_modules_of_a_step_by_hand_are_one_phase() -> None:
     assert apart.tables[0].rows[0][:2] == ("Sequential, DDP, 2 GPUs", 16)
     for name in ("gpu_mem_peak_bytes", "gpu_mem_allocated_bytes"):
         assert apart.metrics[name] == together.metrics[name]
-    # by hand what Lightning calls between the passes is the host's as well: a tenth of 3 ms
+    # most steps', not the mean: the first after an evaluation has that beside it
     assert apart.metrics["step_seconds"] == pytest.approx(
-        together.metrics["step_seconds"], rel=0.12
+        together.metrics["step_seconds"], rel=0.05
     )
 
 

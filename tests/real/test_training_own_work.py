@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from raysim.hardware import catalog  # noqa: E402
 from raysim.perf.host import HostCosts  # noqa: E402
+from raysim.rayapi.shapes.own_work import OwnWork  # noqa: E402
 from tests.real.test_launched_scripts import PROGRAMS, launched  # noqa: E402
 
 TENSORS = 48
@@ -50,3 +52,22 @@ def test_steps_of_one_plan_are_one_row() -> None:
     _, report = launched("python", str(PROGRAMS / "own_work.py"))
     (row,) = report.tables[0].rows
     assert row[1] == 10
+
+
+def test_each_rank_s_operators_count_though_others_have_made_their_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a rank remembers of another's functions are shapes, not what they take."""
+    found: dict[int, set[float]] = {}
+    fed = OwnWork.feed
+
+    def counting(self: OwnWork, *args: Any) -> Any:
+        feed = fed(self, *args)
+        found.setdefault(id(self), set()).add(feed.own.operators)
+        return feed
+
+    monkeypatch.setattr(OwnWork, "feed", counting)
+    launched("torchrun", "--nproc_per_node=2", str(PROGRAMS / "own_work.py"), "averages", "shifts")
+    first, second = found.values()
+    assert max(first) > TENSORS
+    assert first == second

@@ -59,7 +59,8 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     found, _ = max(shared.steps.values(), key=lambda each: each[1])
     step_s, fullest, per_step = to_seconds(found.step_ns), found, samples(found)
     rows = tuple(_row(each, count) for each, count in _by_plan(shared))
-    if shared.several:  # an optimizer's, and all others' until its next
+    alike = len(rows) == len(shared.paces.rounds) == 1  # but for what the script does beside
+    if shared.several and not alike:  # an optimizer's, and all others' until its next
         step_s = to_seconds(shared.paces.round_ns or found.step_ns)
         fullest = _fullest(shared.steps.values())
     elif _varies(steps := _of_one_kind(shared)):

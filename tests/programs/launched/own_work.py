@@ -25,5 +25,7 @@ for _ in range(10):
         with torch.no_grad():
             for old, new in zip(average.parameters(), net.parameters(), strict=True):
                 old.lerp_(new, 0.001)
+    if "shifts" in WHAT:
+        shifted = there + 1
     if "asks" in WHAT:
         loss.item()
