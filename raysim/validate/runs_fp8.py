@@ -1,37 +1,32 @@
 """Published training runs in fp8, predicted: ``validation/data/published/fp8_runs.json``.
 
 Megatron-Bridge on H100, B200, GB200 and GB300 (current scaling, mxfp8), MosaicML's MPT with
-Transformer Engine under FSDP1, torchtitan's float8 under FSDP2. No row fixed a constant. What a
-source leaves unsaid is read from the tree it is in, and said in the file (``assumed``).
+Transformer Engine under FSDP1. No row fixed a constant. What a source leaves unsaid is read from
+the tree it is in, and said in the file (``assumed``); torchtitan's are in ``runs_torchtitan``.
 
 Rows of ``fp8_mbridge_tp`` exchange through user buffers, here by Transformer Engine's own methods.
-Not modelled: the recipes' SMs for them, weights gathered beside the optimizer step, torchtitan's
-machines' power limit.
+Not modelled: the recipes' SMs for them, weights gathered beside the optimizer step.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from raysim.hardware import catalog
-from raysim.hardware.cluster import ClusterSpec
-from raysim.hardware.specs import NodeSpec
 from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.training.plan import MegatronSettings, TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
 from raysim.training.settings.fp8 import Fp8Settings
-from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import GIB
-from raysim.validate.job import OLD_SDPA, job_of
+from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import (
     PUBLISHED,
@@ -43,8 +38,6 @@ from raysim.validate.published import (
 )
 
 FILE = "fp8_runs.json"
-TORCHTITAN = FsdpSettings(param_dtype="bf16", reduce_dtype="fp32")
-"""``fully_shard`` around each block with torchtitan's ``MixedPrecisionPolicy``."""
 
 
 def fp8_points(validation: Path) -> Iterator[Point]:
@@ -79,21 +72,9 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
     if row["engine"] == "composer":
         # llm-foundry's fc_type: te; the stand-in's linears are GPT-2's Conv1D
         return mpt_outcome(row, Fp8Settings(recipe=row["recipe"], classes=("Conv1D",)))
-    plan = _megatron(document, row) if row["engine"] == "megatron" else _fsdp2(document, row)
-    where = _cluster(document["machines"][row["machine"]], row["gpus"])
-    return simulate(plan, where, simulation=Simulation())
-
-
-def _cluster(machine: dict[str, Any], gpus: int) -> ClusterSpec:
-    node: NodeSpec = catalog.node(machine["node"])
-    if "memory_gib" in machine:
-        assert node.gpu is not None
-        gpu = replace(
-            node.gpu, memory_bytes=round(machine["memory_gib"] * GIB),
-            memory_bytes_per_s=machine["memory_bytes_per_s"],
-        )  # fmt: skip
-        node = replace(node, gpu=gpu)
-    return nodes(node, -(-gpus // node.gpu_count))
+    node = catalog.node(document["machines"][row["machine"]]["node"])
+    where = nodes(node, -(-row["gpus"] // node.gpu_count))
+    return simulate(_megatron(document, row), where, simulation=Simulation())
 
 
 def _megatron(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
@@ -128,27 +109,6 @@ def _megatron(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
             account_for_loss_in_pipeline_split=ends,
         ),
         cuda_graphs=row.get("cuda_graphs", False),
-    )  # fmt: skip
-
-
-def _fsdp2(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
-    """torchtitan, compiled, every block recomputed."""
-    config = document["models"][row["model"]] | {"max_position_embeddings": row["seq_len"]}
-    return TrainingPlan(
-        model=build({"model_type": "llama", **config}, seq_len=row["seq_len"], attention=OLD_SDPA),
-        mesh=Mesh(dp=row["gpus"]),
-        engine="fsdp",
-        micro_batch=row["micro_batch"],
-        gradient_accumulation_steps=1,
-        precision="fp32",
-        optimizer=Optimizer(),
-        fsdp=TORCHTITAN,
-        fp8=Fp8Settings(
-            library="torchao", recipe=row["recipe"], float8_all_gather=True,
-            precomputes_scales=True,
-        ),
-        activation_checkpointing="full",
-        torch_compile=True,
     )  # fmt: skip
 
 
