@@ -23,7 +23,7 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.training.plan import TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ScheduleName
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
@@ -34,7 +34,7 @@ from raysim.validate.points import Point
 from raysim.validate.published import PUBLISHED, memory_point, nodes, rate_point
 
 FILE = "torchtitan.json"
-SCHEDULES = {"1f1b": "megatron_1f1b", "interleaved": "interleaved"}
+SCHEDULES: dict[str, ScheduleName] = {"1f1b": "megatron_1f1b", "interleaved": "interleaved"}
 """torch's ``Schedule1F1B`` and ``ScheduleInterleaved1F1B``: sends do not block."""
 
 
@@ -96,6 +96,7 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
         optimizer=Optimizer(fused=row["settings"] == "202506"),
         fsdp=FsdpSettings(
             param_dtype="bf16", reduce_dtype="fp32", keeps_last=mesh.pp == 1,
+            reshard_after_forward=mesh.pp == 1,
             sequence_parallel=mesh.tp > 1, async_tensor_parallel=row["async_tp"],
         ),
         fp8=_fp8(row.get("fp8")),

@@ -47,7 +47,6 @@ def test_every_row_says_its_machine_source_and_use() -> None:
         ("mbridge-25.11-LLAMA38B-GB300-8g-FP8CSF-pre-training-gbs128", 0.26),
         ("mbridge-25.09-LLAMA38B-B200-8g-notsta-pre-training-gbs128", 0.17),
         ("mbridge-25.09-LLAMA38B-B200-8g-notsta-pre-training-gbs128-mx", 0.14),
-        ("torchtitan-l3.1-8b-8g-cp1", 0.18),
     ],
 )
 def test_rates_and_memory_of_single_nodes(name: str, bound: float) -> None:

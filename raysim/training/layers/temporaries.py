@@ -108,15 +108,18 @@ class Temporaries:
         """Logits that die with the loss, what else its forward has, and its backward.
 
         Of an unfused cross-entropy that does not say: an fp32 copy of the logits, and in backward
-        the gradients of log-softmax's output and input side by side.
+        the gradients of log-softmax's output and input side by side. Of DTensor's over pieces of
+        the vocabulary (``torch/distributed/tensor/parallel/loss.py``): the shifted copy as well,
+        and in backward zeros with exponentials and their sum.
         """
         beside = sum(self.bytes(s) for s in o.saves if s.returned and not self.holds_logits)
         if not o.scratch_backward:
             copy = max((self.bytes(s) for s in o.saves if s.dtype == "fp32"), default=0)
-            return beside, copy, (copy, copy)
-        made = [s for s in o.scratch if not s.source or self.dtype != "fp32"]
+            made = 2 if self.sharding.dtensor and self.sharding.tp > 1 else 1
+            return beside, made * copy, (copy, made * copy)
+        upcast = [s for s in o.scratch if not s.source or self.dtype != "fp32"]
         back = [self.bytes(s) for s in o.scratch_backward]
-        return beside, sum(self.bytes(s) for s in made), (back[0], sum(back[1:]))
+        return beside, sum(self.bytes(s) for s in upcast), (back[0], sum(back[1:]))
 
 
 def divisor_of(o: Operator, tp: int) -> int:
