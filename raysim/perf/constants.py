@@ -85,6 +85,8 @@ _BORROW = {
     "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
 }
 """Measured system an architecture borrows from, factor on its efficiency, and why."""
+_HALF_RATE = ("a100", 1.0, "tensor cores at half their rate, which no power limit slows")
+"""The same of gaming cards, A10G and L40, on which they sum in fp32 at twice the fp32 rate."""
 _LAYOUT = {
     "volta": "v100", "turing": "a100", "ampere": "a100", "ada": "a100", "hopper": "h100",
     "blackwell": "h100", "cdna3": "h100",
@@ -199,8 +201,15 @@ def slowest_of(gpus: int) -> float:
     return expected_slowest([(1.0, gpus)], GPU_CV)
 
 
+def _borrow(gpu: GpuSpec) -> tuple[str, float, str]:
+    tensor, plain = gpu.flops_per_s.get("bf16", 0.0), gpu.flops_per_s["fp32"]
+    return _HALF_RATE if 0.0 < tensor < 2.1 * plain else _BORROW[gpu.architecture]
+
+
 def sustained(gpu: GpuSpec, gpus: int = NODE_GPUS) -> tuple[float, Provenance]:
     """Share of isolated rates in a long training run on so many GPUs, and where it is from."""
+    if _borrow(gpu) is _HALF_RATE:
+        return 1.0, Provenance(basis="assumed", source=_HALF_RATE[2])
     like = slowest_of(SUSTAINED_GPUS.get(gpu.architecture, NODE_GPUS)) / slowest_of(gpus)
     share = SUSTAINED.get(gpu.architecture)
     if share is None:
@@ -329,7 +338,7 @@ def measured_system(gpu: GpuSpec) -> tuple[str, bool]:
                 return system, True
     if gpu.name.lower().startswith("gb"):
         return "gb200", False
-    return _BORROW[gpu.architecture][0], False
+    return _borrow(gpu)[0], False
 
 
 def _efficiency_scale(c: GpuConstants) -> float:
@@ -337,7 +346,7 @@ def _efficiency_scale(c: GpuConstants) -> float:
     if c.exact:
         return 1.0
     card = PCIE_CARD_SHARE if "pcie" in c.gpu.name.lower() else 1.0
-    return _BORROW[c.gpu.architecture][1] * card
+    return _borrow(c.gpu)[1] * card
 
 
 def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provenance]:
@@ -350,7 +359,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else next(iter(by_dtype))
     row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
     fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
-    same = _BORROW[gpu.architecture][0] == c.system or c.system == "gb200"
+    same = _borrow(gpu)[0] == c.system or c.system == "gb200"
     peak = gpu.flops_per_s[dtype if tensor else "fp32"]
     share = row["efficiency"] * _efficiency_scale(c)
     left = tensor and (c.exact or same)
@@ -402,7 +411,7 @@ def _gemm_origin(
         return Provenance(
             basis="assumed", source=f"{lacks}fp32 without tensor cores at {share:.2f} of its peak"
         )
-    why = _BORROW[c.gpu.architecture][2]
+    why = _borrow(c.gpu)[2]
     return Provenance(
         basis="assumed", source=f"shape constants of {c.system} scaled to own peaks ({why})"
     )
@@ -432,7 +441,7 @@ def _attention_constants(
     row = own if measured else tables.rows("attention", "a100")[0]
     peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))
     reference = float(tables.rows("gemm", row["system"])[0]["peak_flops_per_s"])
-    same = measured and _BORROW[c.gpu.architecture][0] in (c.system, "b200", "h100")
+    same = measured and _borrow(c.gpu)[0] in (c.system, "b200", "h100")
     exact = False
     if same and c.gpu.architecture not in ("volta", "turing", "cdna3"):
         exact = c.exact

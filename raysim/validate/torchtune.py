@@ -44,8 +44,9 @@ def torchtune_points(validation: Path) -> Iterator[Point]:
         outcome = played(row, held["models"][row["model"]])
         tokens = row["micro_batch"] * row["seq_len"] * row["gpus"]
         yield rate_point(
-            outcome, f"{FAMILY}/speed", row["id"], row["tokens_per_s"], tokens, unit="tokens/s"
-        )
+            outcome, f"{FAMILY}/speed", row["id"], row["tokens_per_s"], tokens, unit="tokens/s",
+            role=row.get("use", "validation"),
+        )  # fmt: skip
         yield Point(
             family=f"{FAMILY}/memory", name=row["id"], role="validation", unit="GiB",
             measured=row["memory_gib"], predicted=outcome.fullest.allocated_bytes / GIB,

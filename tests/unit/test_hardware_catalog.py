@@ -179,7 +179,7 @@ def test_node_hangs_together(node: NodeSpec):
         assert node.price_note
     if node.gpu and node.usd_per_hour:
         dear = node.gpu.architecture in {"hopper", "blackwell"}
-        assert 0.3 < node.usd_per_hour / node.gpu_count < (18 if dear else 8)
+        assert 0.2 < node.usd_per_hour / node.gpu_count < (18 if dear else 8)
     elif node.usd_per_hour:
         assert 0.02 < node.usd_per_hour / node.vcpus < 0.2
     if node.gpu and node.gpu_fabric == "nvswitch":
@@ -227,7 +227,8 @@ def test_well_known_nodes(name, gpus, gpu, per_node_gbit_s, usd):
 REQUIRED = {
     "gpu": """V100-SXM2-16GB V100-SXM2-32GB V100-PCIe-16GB T4 A10G A10 L4 L40S A100-SXM-40GB
         A100-SXM-80GB A100-PCIe-80GB H100-SXM-80GB H100-PCIe-80GB H100-NVL-94GB H200-SXM-141GB
-        B200 B300 GB200 GB300 MI300X""",
+        B200 B300 GB200 GB300 MI300X RTX-3090 RTX-4090 RTX-5090 RTX-A6000 RTX-6000-Ada RTX-PRO-6000
+        A40 L40""",
     "nic": """ethernet-10 ethernet-25 ethernet-50 ethernet-100 ethernet-200 ethernet-400 ib-edr-100
         ib-hdr-200 ib-ndr-400 ib-xdr-800 roce-400 efa-v1-100 efa-v2-200 efa-v2-400 gcp-tcpx-200
         gcp-tcpxo-200 azure-ndr""",

@@ -148,6 +148,17 @@ def test_a_sustained_share_slows_products_but_not_memory() -> None:
         ComputeModel(A100, sustained_share=0.0)
 
 
+@pytest.mark.parametrize(("name", "system"), [("RTX-4090", "a100"), ("L40S", "l40s")])
+def test_gaming_cards_are_not_held_back_by_power(name: str, system: str) -> None:
+    """Their tensor cores run at half rate: long products reach what A100's share of them is."""
+    gpu = catalog.gpu(name)
+    model = ComputeModel(gpu, sustained_share=None, gpus=1)
+    share = 2 * 4096**2 * 14336 / model.gemm_s(4096, 4096, 14336, "bf16")
+    share /= gpu.flops_per_s["bf16"]
+    assert system in model.provenance["gemm.bf16"].source
+    assert (share > 0.8) == (name == "RTX-4090"), share
+
+
 def test_provenance_tells_measured_from_borrowed() -> None:
     measured, borrowed = ComputeModel(A100), ComputeModel(catalog.gpu("A100-SXM-40GB"))
     for model in (measured, borrowed):
