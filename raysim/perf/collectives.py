@@ -19,7 +19,7 @@ from typing import Literal
 
 from raysim.hardware.specs import CpuRankSpec, GpuSpec, NicSpec, NodeSpec, Provenance
 from raysim.perf import tables
-from raysim.perf.constants import measured_system
+from raysim.perf.borrowed import measured_system
 from raysim.perf.cpu_rank import gloo_s
 from raysim.perf.nccl import (
     NO_FILL,

@@ -29,7 +29,6 @@ from raysim.perf.attention import (
 from raysim.perf.batch_norm import batch_norm_s
 from raysim.perf.constants import (
     NAMED_KERNELS,
-    NODE_GPUS,
     FusedKernel,
     GroupedKernel,
     TrainingConstants,
@@ -57,6 +56,7 @@ from raysim.perf.shares import (
     fp32_attention_s,
     shard,
 )
+from raysim.perf.sustained import NODE_GPUS
 
 
 class ComputeModel(Kernels):

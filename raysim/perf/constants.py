@@ -10,15 +10,15 @@ Not modelled: differences between boards of one GPU (power limit, cooling), driv
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
 from typing import Literal
 
 from raysim.errors import CalibrationError
 from raysim.hardware.specs import GpuSpec, Provenance
 from raysim.perf import host, tables
 from raysim.perf.attention import AttentionConstants
+from raysim.perf.borrowed import borrow, measured_system
 from raysim.perf.gemm import TF32_TURNED, GemmConstants, Layout
-from raysim.perf.jitter import expected_slowest
+from raysim.perf.sustained import DIFFER, HOT_TABLES, MEASURED_HOT, NODE_GPUS, slowest_of, sustained
 from raysim.perf.tables import Curve
 
 FusedKernel = Literal["sdpa", "fa2", "fa3", "best", "triton"]
@@ -75,18 +75,6 @@ _PLAIN_GROUPS = Provenance(
     "of cuBLAS on A100 (arXiv 2211.15841)",
 )
 
-_BORROW = {
-    "volta": ("v100", 1.0, "same architecture"),
-    "turing": ("a100", 0.60, "70 W power limit, assumed"),
-    "ampere": ("a100", 1.0, "same architecture"),
-    "ada": ("l40s", 1.0, "same architecture"),
-    "hopper": ("h100", 1.0, "same architecture"),
-    "blackwell": ("b200", 1.0, "same architecture"),
-    "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
-}
-"""Measured system an architecture borrows from, factor on its efficiency, and why."""
-_HALF_RATE = ("a100", 1.0, "tensor cores at half their rate, which no power limit slows")
-"""The same of gaming cards, A10G and L40, on which they sum in fp32 at twice the fp32 rate."""
 _LAYOUT = {
     "volta": "v100", "turing": "a100", "ampere": "a100", "ada": "a100", "hopper": "h100",
     "blackwell": "h100", "cdna3": "h100",
@@ -116,45 +104,6 @@ _HEAD_DIMS = (64, 128, 192, 256)
 BACKWARD_RATIO = {"fa2": 0.80, "fa3": 0.72, "trtllm": 0.83}
 """Backward's rate over forward's: A100 130-190 against 170-230 TFLOP/s, H100 400-550 against
 550-740; B200 from 64 heads on, 0.83 to 0.84 (``b200_kernels.json``)."""
-SUSTAINED = {"volta": 0.964, "ampere": 0.882, "hopper": 0.832, "blackwell": 0.70}
-"""Share of isolated rates that products keep in a training run: power caps the clocks.
-
-Ampere and Hopper: fitted with ``TRITON_BACKWARD`` by least squares on five single-node rows per GPU
-of MosaicML's MPT throughput tables (``validation/data/published/llmfoundry_mpt.json``, ``use:
-calibration``; ``validation/fits/sustained.py``), on top of the tables of isolated kernels and of
-what FSDP's own passes take: refitted when those change. The other rows there are for validation.
-Blackwell: the median over 232 products longer than 1 ms that were measured in long loops on one of
-eight B200 (0.70; their source's ``b200_kernels.json``), not a training step. Volta: batched
-products in loops of a minute and more over those in loops of ten seconds and less
-(``cookbook_products.json``, ``fits/layout.py``), not a training step either; the same rule says
-0.894 of A100."""
-_SUSTAINED_SOURCE = {
-    "volta": "batched products in long and short loops on a V100, EleutherAI's cookbook",
-    "blackwell": "products longer than 1 ms in long loops on one B200, SimuMax v1.2",
-}
-MEASURED_HOT = frozenset({"blackwell"})
-"""Where fused attention in such loops is as fast as in isolation: it keeps its rates."""
-SUSTAINED_ELSEWHERE = 0.81
-"""The mean of Ampere and Hopper, for GPUs without such rows."""
-SUSTAINED_GPUS = {"volta": 1, "blackwell": 1}
-"""How many GPUs the slowest of which keeps that share: loops ran on one, MPT on those of a node."""
-NODE_GPUS = 8
-HOT_TABLES = {"gb200": "b200"}
-"""Whose table that share is over, where it is not the GPU's own: GB200 was throttled in part while
-it was measured (products of 1 to 10 TFLOP reach 820 to 1,930 TFLOP/s under vLLM, 1,500 under
-TensorRT-LLM as B200's do), and would lose the same twice."""
-GPU_CV = 0.015
-"""Coefficient of variation of products' time between GPUs of one kind: a step takes the slowest's.
-
-Five clusters of V100, MI60 and RTX 5000, all but a tenth of their GPUs: 8 % on average (Sinha et
-al., SC22, arXiv 2208.11035; single ones up to 1.5 times the median), taken as the span of a box
-plot's whiskers, 5.4 standard deviations. Of newer GPUs assumed. Power management is what makes the
-difference, so that what waits for memory has none."""
-_DIFFER = Provenance(
-    basis="assumed",
-    source="GPUs of one kind differ by 1.5 % at products: 8 % between whiskers of SGEMM on five "
-    "older clusters (arXiv 2208.11035)",
-)
 TRITON_BACKWARD = 0.635
 """Rate of Triton's FlashAttention over FlashAttention 2's in backward, one for both GPUs: those MPT
 runs had it (``--attn_impl`` is ``triton`` in the ``submit_benchmarks.py`` that measured them). The
@@ -193,31 +142,6 @@ class TrainingConstants:
     """Share of a host's memory bandwidth that CPU Adam and casts reach."""
     allocator_slack_frac: float | None = None
     """Reserved over allocated at the peak, minus one; None: torch's allocator is emulated."""
-
-
-@lru_cache(maxsize=64)
-def slowest_of(gpus: int) -> float:
-    """By what the slowest of so many GPUs takes longer for products than the mean."""
-    return expected_slowest([(1.0, gpus)], GPU_CV)
-
-
-def _borrow(gpu: GpuSpec) -> tuple[str, float, str]:
-    tensor, plain = gpu.flops_per_s.get("bf16", 0.0), gpu.flops_per_s["fp32"]
-    return _HALF_RATE if 0.0 < tensor < 2.1 * plain else _BORROW[gpu.architecture]
-
-
-def sustained(gpu: GpuSpec, gpus: int = NODE_GPUS) -> tuple[float, Provenance]:
-    """Share of isolated rates in a long training run on so many GPUs, and where it is from."""
-    if _borrow(gpu) is _HALF_RATE:
-        return 1.0, Provenance(basis="assumed", source=_HALF_RATE[2])
-    like = slowest_of(SUSTAINED_GPUS.get(gpu.architecture, NODE_GPUS)) / slowest_of(gpus)
-    share = SUSTAINED.get(gpu.architecture)
-    if share is None:
-        source = "mean of A100 and H100 in MosaicML's MPT runs"
-        return SUSTAINED_ELSEWHERE * like, Provenance(basis="assumed", source=source)
-    fitted = f"fitted on five single-node MPT runs on {gpu.architecture}, MosaicML llm-foundry"
-    source = _SUSTAINED_SOURCE.get(gpu.architecture, fitted)
-    return share * like, Provenance(basis="measured", source=source)
 
 
 @dataclass(slots=True)
@@ -291,7 +215,7 @@ def constants_for(
     provenance = {"memory_share": _MEMORY, "kernel_floor_s": _FLOOR, "index_s": _INDEX}
     slowest, hot = 1.0, sustained_share is None
     if sustained_share is None:
-        slowest, provenance["gpu_cv"] = slowest_of(gpus), _DIFFER
+        slowest, provenance["gpu_cv"] = slowest_of(gpus), DIFFER
         sustained_share, provenance["sustained_share"] = sustained(gpu, gpus)
         if given.sustained_share is not None:
             sustained_share = given.sustained_share / slowest
@@ -323,30 +247,12 @@ def constants_for(
     )
 
 
-def measured_system(gpu: GpuSpec) -> tuple[str, bool]:
-    """The measured system that stands for ``gpu``, and whether it is the same part.
-
-    The same part: its name says so, it has as many SMs, and bandwidth and peak agree within 5 %.
-    """
-    name = gpu.name.lower()
-    for system in tables.systems("gemm"):
-        row = tables.rows("gemm", system)[0]
-        if system in name.replace("-", " ").split() and gpu.sm_count == int(row["sm_count"]):
-            peak = gpu.flops_per_s.get(row["dtype"], 0.0) / float(row["peak_flops_per_s"])
-            memory = gpu.memory_bytes_per_s / float(row["memory_bytes_per_s"])
-            if abs(peak - 1.0) <= 0.05 and abs(memory - 1.0) <= 0.05:
-                return system, True
-    if gpu.name.lower().startswith("gb"):
-        return "gb200", False
-    return _borrow(gpu)[0], False
-
-
 def _efficiency_scale(c: GpuConstants) -> float:
     """Factor on the borrowed efficiency; 1 for the measured part itself."""
     if c.exact:
         return 1.0
     card = PCIE_CARD_SHARE if "pcie" in c.gpu.name.lower() else 1.0
-    return _borrow(c.gpu)[1] * card
+    return borrow(c.gpu)[1] * card
 
 
 def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provenance]:
@@ -359,7 +265,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else next(iter(by_dtype))
     row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
     fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
-    same = _borrow(gpu)[0] == c.system or c.system == "gb200"
+    same = borrow(gpu)[0] == c.system or c.system == "gb200"
     peak = gpu.flops_per_s[dtype if tensor else "fp32"]
     share = row["efficiency"] * _efficiency_scale(c)
     left = tensor and (c.exact or same)
@@ -411,7 +317,7 @@ def _gemm_origin(
         return Provenance(
             basis="assumed", source=f"{lacks}fp32 without tensor cores at {share:.2f} of its peak"
         )
-    why = _borrow(c.gpu)[2]
+    why = borrow(c.gpu)[2]
     return Provenance(
         basis="assumed", source=f"shape constants of {c.system} scaled to own peaks ({why})"
     )
@@ -441,7 +347,7 @@ def _attention_constants(
     row = own if measured else tables.rows("attention", "a100")[0]
     peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))
     reference = float(tables.rows("gemm", row["system"])[0]["peak_flops_per_s"])
-    same = measured and _borrow(c.gpu)[0] in (c.system, "b200", "h100")
+    same = measured and borrow(c.gpu)[0] in (c.system, "b200", "h100")
     exact = False
     if same and c.gpu.architecture not in ("volta", "turing", "cdna3"):
         exact = c.exact

@@ -23,11 +23,12 @@ from raysim.hardware.specs import CpuRankSpec, CpuSpec, GpuSpec, Provenance
 from raysim.models.table import Operator
 from raysim.perf import optimizer
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import NODE_GPUS, GpuConstants, TrainingConstants
+from raysim.perf.constants import GpuConstants, TrainingConstants
 from raysim.perf.host import HostCosts
 from raysim.perf.host_speed import host_costs
 from raysim.perf.kernels import Dtype
 from raysim.perf.nccl import Operation, bus_factor
+from raysim.perf.sustained import NODE_GPUS
 
 FP32_BYTES = 4
 OF_A_GPUS_HOST = (

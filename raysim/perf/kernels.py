@@ -13,7 +13,6 @@ from typing import Literal
 from raysim.hardware.specs import CpuSpec, GpuSpec, Provenance
 from raysim.perf import host, optimizer
 from raysim.perf.constants import (
-    NODE_GPUS,
     GpuConstants,
     TrainingConstants,
     constants_for,
@@ -21,6 +20,7 @@ from raysim.perf.constants import (
 from raysim.perf.gemm import GemmConstants, gemm_seconds
 from raysim.perf.host_speed import host_costs
 from raysim.perf.shares import FP8_SOURCE, fp8_constants
+from raysim.perf.sustained import NODE_GPUS
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raysim.perf import tables
-from raysim.perf.constants import measured_system
+from raysim.perf.borrowed import measured_system
 from raysim.perf.uncertainty import COVERS, SHARE, Bound, Features, Interval, interval, standing
 from raysim.training.tower import StepOutcome
 

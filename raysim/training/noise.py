@@ -12,7 +12,7 @@ a pipeline one replica is simulated, the one that takes longest: its slowest sta
 all ranks, its other stages are as slow as the peers that share their layers. The host is the
 slowest of a stage's; where slow hosts and slow GPUs are not the same ranks, folding overstates.
 
-What GPUs ordinarily differ by is in their products' rates already (``perf/constants.py``, GPU_CV),
+What GPUs ordinarily differ by is in their products' rates already (``perf/sustained.py``, GPU_CV),
 and constants fitted on real runs hold the jitter of those runs; what is said here comes on top. Of
 a rank on the CPU all is kernels.
 

@@ -8,11 +8,12 @@ from raysim.errors import CalibrationError
 from raysim.hardware import catalog
 from raysim.models.table import Attention, Gemm, Operator
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import SUSTAINED, TrainingConstants, slowest_of
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.cpu_rank import compute_model
 from raysim.perf.host import STAGING_BYTES_PER_S, HostPool
 from raysim.perf.optimizer import optimizer_key, step_bytes
 from raysim.perf.shares import COMPILED_TRAFFIC_SHARE, shard
+from raysim.perf.sustained import SUSTAINED, slowest_of
 
 A100 = catalog.gpu("A100-SXM-80GB")
 LINEAR = Operator(name="up", kind="gemm", gemm=Gemm(rows=2048, n=11008, k=4096), split="column")

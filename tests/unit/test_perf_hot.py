@@ -12,7 +12,7 @@ from raysim.hardware import catalog
 from raysim.models.table import Attention
 from raysim.perf.attention import fused_seconds
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import SUSTAINED
+from raysim.perf.sustained import SUSTAINED
 
 FILE = Path(__file__).parents[2] / "validation" / "data" / "published" / "b200_kernels.json"
 KERNELS = json.loads(FILE.read_text(encoding="utf-8"))

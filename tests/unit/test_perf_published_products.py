@@ -11,8 +11,8 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.perf.compute import ComputeModel
-from raysim.perf.constants import SUSTAINED
 from raysim.perf.gemm import granule
+from raysim.perf.sustained import SUSTAINED
 
 FILE = Path(__file__).parents[2] / "validation/data/published/cookbook_products.json"
 DATA = json.loads(FILE.read_text(encoding="utf-8"))

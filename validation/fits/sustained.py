@@ -4,7 +4,7 @@
 
 Least squares of the logarithm of predicted over measured rate, Gauss-Newton, over the rows of
 ``llmfoundry_mpt.json`` marked ``calibration``: five per GPU. Prints the three constants and what is
-left of each row; they are kept in ``raysim/perf/constants.py``.
+left of each row; they are kept in ``raysim/perf/sustained.py`` and ``constants.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.perf import constants
+from raysim.perf import constants, sustained
 from raysim.validate.published import mpt_tokens_per_s, rows
 
 VALIDATION = Path(__file__).parents[1]
@@ -24,14 +24,14 @@ STEP, ROUNDS = 1.03, 3
 
 def residuals(values: np.ndarray, measured: list[dict[str, Any]]) -> np.ndarray:
     """Logarithm of predicted over measured rate, row by row."""
-    constants.SUSTAINED.update(zip(NAMES[:2], map(float, values), strict=False))
+    sustained.SUSTAINED.update(zip(NAMES[:2], map(float, values), strict=False))
     constants.TRITON_BACKWARD = float(values[2])
     return np.log([mpt_tokens_per_s(row) / row["tokens_per_s_per_gpu"] for row in measured])
 
 
 def fit(measured: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     """The constants, from those in place, and what they leave."""
-    values = np.array([*(constants.SUSTAINED[n] for n in NAMES[:2]), constants.TRITON_BACKWARD])
+    values = np.array([*(sustained.SUSTAINED[n] for n in NAMES[:2]), constants.TRITON_BACKWARD])
     for _ in range(ROUNDS):
         left = residuals(values, measured)
         slopes = [
