@@ -14,9 +14,9 @@ from statistics import median
 from raysim.calibrate.rows import DECILES_APART
 from raysim.hardware.specs import GpuSpec
 from raysim.measure.table import MeasuredRow, read_rows
-from raysim.perf.constants import sustained
 from raysim.perf.host import HostCosts
 from raysim.perf.profile import Constant, known, unit_of
+from raysim.perf.sustained import sustained
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 FAR_BYTES = 1 << 28

@@ -46,13 +46,14 @@ SpecT = TypeVar("SpecT", bound=Spec)
 
 _FOLDER = Path(__file__).with_name("catalog")
 _FILES: Mapping[str, tuple[str, ...]] = {
-    "gpu": ("gpus.yaml", "cpu_ranks.yaml"),
+    "gpu": ("gpus.yaml", "gpus_cards.yaml", "cpu_ranks.yaml"),
     "nic": ("nics.yaml",),
     "disk": ("disks.yaml",),
     "object_storage": ("object_storage.yaml",),
     "cpu": ("cpus.yaml",),
     "node": (
         "nodes_generic.yaml",
+        "nodes_cards.yaml",
         "nodes_aws.yaml",
         "nodes_aws_gpu.yaml",
         "nodes_gcp.yaml",
