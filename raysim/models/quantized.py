@@ -41,6 +41,10 @@ class Cast:
     """Read and written per element."""
     kernels: int = 0
 
+    def over(self, ranks: int) -> Cast:
+        """Of what so many ranks hold, each a part."""
+        return Cast(moved_bytes=ranks * self.moved_bytes, kernels=self.kernels)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Casts:
@@ -61,8 +65,8 @@ class Casts:
     """An input that attention's core keeps anyway is kept in 16 bits, whatever ``kept_bytes``."""
     column_input: Cast | None = None
     """Of a column-parallel product; None: as any."""
-    column_again: Cast = Cast()
-    """Backward, of the same input, kept in fp8 and gathered again."""
+    column_again: Cast | None = None
+    """Backward, of the same input, gathered again or kept whole; None: as any."""
     row_gradient: Cast | None = None
     """Of a row-parallel product, whose gradient is gathered; None: as any."""
     wire_bytes: float = 1.0
@@ -130,7 +134,9 @@ def _product(o: Operator, casts: Casts, *, fused: bool, core: bool) -> list[Oper
     numel, outputs = o.gemm.rows * o.gemm.k, o.output
     kept_bytes = None if core and casts.keeps_core_output else casts.kept_bytes
     column = o.split in ("column", "vocab")
-    again = casts.again if kept_bytes is None else casts.column_again if column else Cast()
+    again = casts.again if kept_bytes is None else Cast()
+    if column and casts.column_again:
+        again = casts.column_again
     entry = casts.column_input if column and casts.column_input else casts.input
     back = casts.row_gradient if o.split == "row" and casts.row_gradient else casts.gradient
     before = [

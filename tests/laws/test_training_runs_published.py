@@ -88,6 +88,7 @@ def test_steps_of_one_row_of_each_sort(name: str, bound: float) -> None:
         ("torchtitan-l3.1-8b-8g-compile-fp8", 0.07, 0.06),
         ("torchtitan-l3.1-8b-8g-cp2", 0.08, 0.04),
         ("torchtitan-l3.1-70b-256g-2d", 0.03, 0.04),
+        ("torchtitan-2506-l3.1-8b-64g-float8-rowwise-tp", 0.25, None),
         ("torchtitan-2024-l3-8b-64g-op", 0.06, None),
         ("torchtitan-2024-l2-13b-64g-layer", 0.03, None),
         ("torchtitan-2024-l2-70b-64g-full", 0.04, None),

@@ -122,7 +122,7 @@ def quantized_model(
     if settings is None:
         return model
     if settings.library == "torchao":
-        casts = _torchao(settings, compiled=compiled)
+        casts = _torchao(settings, gathered, compiled=compiled)
     else:
         casts = _transformer_engine(settings, architecture, fsdp_version, gathered)
     return quantized(model, casts, _choice(model, settings))
@@ -180,7 +180,7 @@ def _transformer_engine(
     )
     if gathered > 1 and s.recipe not in BLOCK_SCALED and both:
         # Peers gather one layout and each transposes the whole.
-        whole = Cast(moved_bytes=2.0 * gathered, kernels=1)
+        whole = Cast(moved_bytes=2.0, kernels=1).over(gathered)
         moved = one.moved_bytes + whole.moved_bytes
         made = replace(
             made,
@@ -197,10 +197,12 @@ def _transformer_engine(
     return replace(made, weight=copies, weight_kept_bytes=s.weight_copies(architecture))
 
 
-def _torchao(s: Fp8Settings, *, compiled: bool) -> Casts:
+def _torchao(s: Fp8Settings, gathered: int, *, compiled: bool) -> Casts:
     """A gradient is read by two products that want it in two layouts; so is a weight.
 
     Compiled: one kernel finds the scale of a tensor, one casts it; scales of rows take one.
+    Tensor-parallel peers gather fp8 where a tensor has one scale, else 16 bits of which each casts
+    the whole, as torchtitan does (``enable_float8_tensorwise_tp`` of its ``parallelize.py``).
     """
     amax = s.recipe == "tensorwise"
     if not compiled:
@@ -212,7 +214,7 @@ def _torchao(s: Fp8Settings, *, compiled: bool) -> Casts:
         gradient = Cast(moved_bytes=6.0, kernels=2)
         again = Cast(moved_bytes=3.0, kernels=1)  # the scale is forward's
     turned = Cast(moved_bytes=2.0, kernels=1)
-    return Casts(
+    made = Casts(
         input=one,
         normed=one,
         gradient=gradient,
@@ -220,4 +222,14 @@ def _torchao(s: Fp8Settings, *, compiled: bool) -> Casts:
         again=again,
         weight=Cast() if s.float8_all_gather else one,
         weight_again=turned if s.float8_all_gather else again,
+    )
+    if amax:
+        return made
+    return replace(
+        made,
+        wire_bytes=2.0,
+        gradient_wire_bytes=2.0,
+        column_input=one.over(gathered),
+        column_again=again.over(gathered),
+        row_gradient=gradient.over(gathered),
     )
