@@ -62,6 +62,7 @@ def test_json_is_the_summary(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
         (["--subject-to", "days < soon"], "days < soon"),
         (["--vary", "train.micro_batsh=1,2"], "unknown key 'micro_batsh'"),
         (["--vary", "train.micro_batch="], "expected a count"),
+        (["--out", "/dev/null/plans"], "cannot write /dev/null/plans: Not a directory"),
     ],
 )
 def test_wrong_questions_are_the_users(
