@@ -156,3 +156,16 @@ def test_nothing_fits_and_what_was_not_tried_is_named(
     assert "Not tried   --vary train.activation_checkpointing=none,full" in printed
     main(["plan", SCENARIO, *large, "--vary", "train.activation_checkpointing=none,full"])
     assert "Not tried" not in capsys.readouterr().out
+
+
+def test_a_plan_of_sizes_says_how_other_machines_are_tried(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+):
+    sizes, kinds = "cluster.gpu-group.replicas=1,2", "cluster.gpu-group.node=g4dn.12xlarge"
+    assert main(["plan", SCENARIO, "--vary", sizes, "--set", "train.workers=4"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    other = f"--vary cluster.gpu-group.node=any --vary {sizes}"
+    assert "Not tried other kinds of node (plan best/scenario.yaml)" in printed
+    assert other in printed
+    main(["plan", SCENARIO, "--vary", sizes, "--vary", kinds, "--set", "train.workers=4"])
+    assert "Not tried" not in capsys.readouterr().out
