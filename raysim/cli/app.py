@@ -279,12 +279,7 @@ def memory(
     ],
     *,
     node: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=complete.nodes,
-            help="Of the catalog, or a YAML file with a cluster section.",
-        ),
+        str, typer.Option(metavar="NAME", autocompletion=complete.nodes, help="Or a YAML file.")
     ] = "hgx-h100-8",
     nodes: Annotated[int | None, typer.Option(min=1, help="How many; by default one.")] = None,
     seq_len: Annotated[
