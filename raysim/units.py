@@ -30,6 +30,9 @@ _RATE = (
     | {f"{p}b/s": f / 8 for p, f in _PREFIX.items()}
     | {f"{p}bps": f / 8 for p, f in _PREFIX.items()}
 )
+_FLOPS = {
+    f"{p}{unit}": f for p, f in _SI.items() for unit in ("FLOP/s", "FLOPS", "flop/s", "flops")
+}
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S.*?)?\s*")
 
 
@@ -69,6 +72,17 @@ def parse_bytes_per_s(text: str | float) -> float:
         The text is not a rate; a bare number is refused because bits and bytes differ.
     """
     return _parse(text, _RATE, "a rate", "400Gb/s")
+
+
+def parse_flops_per_s(text: str | float) -> float:
+    """Operations per second of ``"989 TFLOP/s"``, ``"2.3 PFLOPS"``.
+
+    Raises
+    ------
+    ValueError
+        The text is not such a rate; a bare number is refused.
+    """
+    return _parse(text, _FLOPS, "a peak", "989 TFLOP/s")
 
 
 def parse_seconds(text: str | float) -> float:

@@ -279,9 +279,9 @@ def memory(
     ],
     *,
     node: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=complete.nodes, help="Of the catalog.")
+        str, typer.Option(metavar="NAME", autocompletion=complete.nodes, help="Or a YAML file.")
     ] = "hgx-h100-8",
-    nodes: Annotated[int, typer.Option(min=1, help="How many.")] = 1,
+    nodes: Annotated[int | None, typer.Option(min=1, help="How many; by default one.")] = None,
     seq_len: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens of a sample; numbers of a sound."),

@@ -24,7 +24,7 @@ class MemoryOptions:
     """The flags of the verb."""
 
     node: str = "hgx-h100-8"
-    nodes: int = 1
+    nodes: int | None = None
     seq_len: int | None = None
     zero_stage: tuple[int, ...] = ()
     offload: tuple[str, ...] = ()
@@ -66,8 +66,10 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     elif options.quiet:
         terminal.say(_verdict(found, limit))
     else:
+        name = next(g.node.gpu.name for g in base.cluster.groups if g.node.gpu)
+        name = name if base.spec.cluster.gpu else options.node
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
-        on = f"{gpus} GPUs of {options.node}, {sample_of(base)}"
+        on = f"{gpus} GPUs of {name}, {sample_of(base)}"
         _print(grid, found, limit, on, base.warnings)
     return not any(_within(c, limit) for c in found)
 

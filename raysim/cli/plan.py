@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +62,7 @@ def plan(path: Path, options: PlanOptions) -> bool:
     from raysim.planner.plan import plan as search
 
     scenario = load(path, options.changes)
+    _writable(options.out or RUNS)
     question = Question(
         vary=_vary(options.vary) or None, minimize=options.minimize, maximize=options.maximize,
         subject_to=_limits(options), max_gpus=options.max_gpus, likely=options.likely,
@@ -86,6 +89,22 @@ def plan(path: Path, options: PlanOptions) -> bool:
             f"{watch.interrupted()} {known} in {answer.folder}; the same command goes on."
         )
     return answer.plan.best is None
+
+
+def _writable(folder: Path) -> None:
+    """Make the folder before anything is tried.
+
+    Raises
+    ------
+    ScenarioError
+        Nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
 def _print(summary: dict[str, Any], options: PlanOptions, wrote: list[str]) -> None:

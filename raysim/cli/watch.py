@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -69,6 +70,14 @@ class Watch:
         at = "" if here.now_ns is None else f" at {_virtual(here)}"
         return f"Interrupted after {span(self._elapsed_s)}{at}: {here.doing}."
 
+    def endless(self) -> list[str]:
+        """That a program with a clock shows no end, and what gives it one; nothing of others."""
+        here = self._where()
+        if here.now_ns is None or here.end_ns is not None or here.share is not None:
+            return []
+        ran = f"Still running after {span(self._elapsed_s)}, {_virtual(here)}, no end in sight: "
+        return [f"{ran}Ctrl-C says where it is, --until 1h would end it there."]
+
     @property
     def reached_s(self) -> float:
         """Virtual time; 0 while nothing is played."""
@@ -127,9 +136,21 @@ def watching(watch: Watch, *, shown: bool) -> Iterator[None]:
 
     What the program prints on the same terminal goes above the lines.
     """
-    drawn = _drawn(watch) if shown and terminal.is_watched() else contextlib.nullcontext()
-    with _stoppable(), drawn:
+    seen = (_drawn if terminal.is_watched() else _told_once)(watch)
+    with _stoppable(), seen if shown else contextlib.nullcontext():
         yield
+
+
+@contextlib.contextmanager
+def _told_once(watch: Watch) -> Iterator[None]:
+    """Into a pipe one line, of a program that goes on without an end in sight."""
+    timer = threading.Timer(ENDLESS_S, lambda: terminal.complain(watch.endless()))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager

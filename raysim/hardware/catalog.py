@@ -69,6 +69,8 @@ _CLASSES: Mapping[str, type[Spec]] = {
 _HEAD = re.compile(r"^([^\s#:][^:]*):", re.MULTILINE)
 _ROW = re.compile(r"^    ([^\s#:][^:]*): \[(.*)\]$", re.MULTILINE)
 _ALIASES = re.compile(r"^  aliases: \[(.*)\]$", re.MULTILINE)
+LEFT_OUT = "left out of its description: as "
+"""Source of a number that a described part has from another one."""
 _PREFIXES = ("nvidia-", "tesla-", "amd-instinct-", "amd-")
 
 
@@ -222,7 +224,8 @@ def _more(kind: Kind) -> str:
     """Where to look further, and how to add what is not there."""
     if kind not in ("node", "gpu"):
         return ""
-    return f"; `raysim catalog {kind}s` has all, raysim/docs/extending.md says how to add one"
+    here = "; a scenario may describe it, `raysim check --explain cluster.gpu`" * (kind == "gpu")
+    return f"; `raysim catalog {kind}s` has all, raysim/docs/extending.md says how to add one{here}"
 
 
 @cache
@@ -365,6 +368,12 @@ def gpu_from_accelerator_type(accelerator_type: str) -> GpuSpec:
             break
         text = text.removeprefix(prefix)
     return gpu(text if text in aliases else accelerator_type)
+
+
+def left_to(spec: Spec) -> tuple[str, ...]:
+    """Specs that give what a description of ``spec`` left out; none for those of the catalog."""
+    sources = (origin.source for origin in spec.provenance.values())
+    return tuple(dict.fromkeys(s.removeprefix(LEFT_OUT) for s in sources if LEFT_OUT in s))
 
 
 def provenance_rows(specs: Iterable[Spec]) -> list[ProvenanceRow]:

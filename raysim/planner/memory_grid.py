@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raysim.errors import Problem, ScenarioError
+from raysim.errors import Location, Problem, ScenarioError
 from raysim.kernel.simulation import collector_at_ease
 from raysim.models.huggingface import build, reads
 from raysim.scenario.build import build_job
+from raysim.scenario.documents import printable
 from raysim.scenario.load import Scenario, from_mapping
+from raysim.scenario.yaml_text import read_yaml
 from raysim.training.memory.need import memory_need
 
 CPU = {"device": "cpu", "pin_memory": True}
@@ -37,7 +39,9 @@ class Grid:
     config: Path
     """Hugging Face's ``config.json``."""
     node: str = "hgx-h100-8"
-    nodes: int = 1
+    """A name of the catalog; or a file, ``.yaml``, that describes a cluster as a scenario does."""
+    nodes: int | None = None
+    """None: as the file says, else one."""
     seq_len: int | None = None
     """None: the model's longest, 4,096 at most."""
     stages: Sequence[int] = (0, 1, 2, 3)
@@ -127,7 +131,7 @@ def _scenario(grid: Grid, seq_len: int) -> Scenario:
     try:
         made = from_mapping(
             {
-                "name": grid.config.stem[:100], "cluster": {"node": grid.node, "nodes": grid.nodes},
+                "name": grid.config.stem[:100], "cluster": _cluster(grid),
                 "model": {"from": str(grid.config.resolve())}, "jobs": [{"train": train}],
             }
         )  # fmt: skip
@@ -138,6 +142,19 @@ def _scenario(grid: Grid, seq_len: int) -> Scenario:
         ) from None  # fmt: skip
     assert isinstance(made, Scenario), "a training job"
     return made
+
+
+def _cluster(grid: Grid) -> dict[str, Any]:
+    """The scenario's section."""
+    path = Path(grid.node)
+    if path.suffix not in (".yaml", ".yml"):
+        return {"node": grid.node, "nodes": 1 if grid.nodes is None else grid.nodes}
+    data = read_yaml(path, printable(str(path))).data
+    said = data.get("cluster", data) if isinstance(data, dict) else None
+    if not isinstance(said, dict) or "node" not in said:
+        message = "expected a mapping with node: and, of a GPU that no catalog holds, gpu: {...}"
+        raise ScenarioError(Problem(message=message, where=Location(file=printable(str(path)))))
+    return said if grid.nodes is None else {**said, "nodes": grid.nodes}
 
 
 def cells(base: Scenario, grid: Grid) -> Iterator[Cell]:

@@ -114,12 +114,12 @@ def plan(
     answer = Answer(
         scenario=scenario, space=space, sweep=swept, plan=found, limits=limits, folder=folder
     )
-    best = answer.chosen()
-    if best is None or not swept.complete:
+    best, trial = answer.chosen(), found.best or found.instead
+    if best is None or trial is None or not swept.complete:
         return answer
     if told is not None:
         told("what the choice rests on", 1.0)
-    return replace(answer, rests_on=tuple(elasticities(best)))
+    return replace(answer, rests_on=tuple(elasticities(best, trial.metrics.get("seconds"))))
 
 
 def _limit(text: str, scenario: AnyScenario) -> Target:

@@ -13,20 +13,38 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.run import run
 from raysim.scenario.build import build_job
 from raysim.scenario.load import AnyScenario, Scenario
+from raysim.scenario.schema_program import ProgramJobSection
 from raysim.workloads.sensitivity import Elasticity, by_input, of_step
 
 OF_PROGRAMS = ("network between nodes", "network latency", "disks")
 """Cores are in what the program says that its work takes; see `ray.node_speed`."""
 
 
-def elasticities(scenario: AnyScenario) -> list[Elasticity]:
-    """Of every input that matters, the strongest first."""
+def elasticities(scenario: AnyScenario, seconds: float | None = None) -> list[Elasticity]:
+    """Of every input that matters, the strongest first.
+
+    None where requests come when they come: such a run is as long as its load.
+
+    Parameters
+    ----------
+    seconds
+        Of the program's run as it is; None: it is run.
+    """
     if isinstance(scenario, Scenario):
         return of_step(build_job(scenario).plan, scenario.cluster)
+    if any(_paced(job) for job in scenario.spec.jobs):
+        return []
 
     def run_s(cluster: ClusterSpec) -> float:
         with contextlib.redirect_stdout(io.StringIO()):
             summary = run(replace(scenario, cluster=cluster), record=False).summary
         return float(summary["run"]["seconds"])
 
-    return by_input(run_s, scenario.cluster, OF_PROGRAMS)
+    return by_input(run_s, scenario.cluster, OF_PROGRAMS, usual=seconds)
+
+
+def _paced(job: ProgramJobSection) -> bool:
+    """Whether clients send by the clock, whatever becomes of what they sent."""
+    if job.llm is not None:
+        return job.llm.load.rate is not None
+    return job.serve is not None and job.serve.load.users is None

@@ -27,6 +27,7 @@ _INSTEAD = {
     "samples_per_s": "tokens_per_s", "usd_per_million_tokens": "usd", "step_seconds": "seconds",
 }  # fmt: skip
 """Columns that another makes superfluous."""
+_NODES = ("nodes", "replicas")
 _DOLLARS = ("usd", "usd_per_million_tokens", "usd_per_million_output_tokens")
 SURE = 0.995
 CHECKPOINTING = "train.activation_checkpointing"
@@ -127,7 +128,7 @@ def _verdict(page: Page, summary: Summary) -> None:
 
 
 def _untried(page: Page, summary: Summary) -> None:
-    """What usually makes a training job fit, where nothing does and it was not tried."""
+    """What usually makes a training job fit, where nothing does; and machines of other kinds."""
     big = any(r["what"].startswith("exceed GPU") for r in summary["reasons"])
     tried = any(key.endswith("activation_checkpointing") for key in summary["space"])
     training = "tokens_per_s_per_gpu" in summary["units"]
@@ -135,6 +136,15 @@ def _untried(page: Page, summary: Summary) -> None:
         page.labelled(
             "Not tried", [Text(f"--vary {CHECKPOINTING}=none,full"),
                           Text("no --vary at all tries stages, offload and batches too")]
+        )  # fmt: skip
+    counts = next((k for k in summary["space"] if k.rpartition(".")[2] in _NODES), None)
+    if training and counts and not any(k.endswith((".node", ".gpu")) for k in summary["space"]):
+        values = ",".join(str(v) for v in summary["space"][counts])
+        key = f"{counts.rpartition('.')[0]}.node"
+        of = " (plan best/scenario.yaml)" if summary["best"] else ""
+        page.labelled(
+            "Not tried", [Text(f"other kinds of node{of}"),
+                          Text(f"--vary {key}=any --vary {counts}={values}")]
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from raysim.hardware.catalog import left_to
 from raysim.perf import tables
 from raysim.perf.borrowed import measured_system
 from raysim.perf.uncertainty import COVERS, SHARE, Bound, Features, Interval, interval, standing
@@ -71,13 +72,19 @@ def certainty(step: StepOutcome, summary: Mapping[str, Any]) -> dict[str, Any]:
     time, memory = (interval(own, quantity) for quantity in ("time", "memory"))
     return {
         "standing": stood.standing,
-        "reasons": list(stood.reasons),
+        "reasons": [*stood.reasons, *_described(step)],
         "covers": COVERS,
         "step_seconds": _said(time, summary["step"]["seconds"]),
         "tokens_per_s": _rate(time, summary["throughput"]["tokens_per_s"]),
         "samples_per_s": _rate(time, summary["throughput"]["samples_per_s"]),
         "memory_peak_bytes": _said(memory, summary["memory"]["peak_bytes"]),
     }
+
+
+def _described(step: StepOutcome) -> list[str]:
+    """That a GPU's numbers are somebody's, and the rest another GPU's."""
+    whose = left_to(step.costs.gpu)
+    return [f"its numbers are the scenario's, what they leave out {whose[0]}'s"] if whose else []
 
 
 def without(said: dict[str, Any], why: str) -> dict[str, Any]:

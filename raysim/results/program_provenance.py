@@ -77,6 +77,10 @@ def simplifications(outcome: ProgramOutcome) -> list[str]:
         said.append("Objects move as fluid flows: no TCP slow start, no packet loss.")
     if outcome.cluster.cloud.launches:
         said.append("How long machines take to come is assumed, but where the scenario says it.")
+    if job.spot:
+        taken = len(outcome.faults) - len(job.faults)
+        went = f"{taken:,} {'was' if taken == 1 else 'were'} taken back"
+        said.append(f"When spot nodes go is one draw ({went}); another --seed draws others.")
     if job.submissions and not any(its.own_cluster for its in job.submissions):
         said.append("Jobs share the cluster as it stands: its own start is not in their times.")
     if any(its.own_cluster and its.paid_after_s is None for its in job.submissions):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from raysim.hardware.catalog import ProvenanceRow
+from raysim.hardware.catalog import ProvenanceRow, left_to
 from raysim.hardware.specs import Provenance
 from raysim.perf import nvme
 from raysim.results import goodput
@@ -69,7 +69,7 @@ def _past_error(outcome: JobOutcome) -> float | None:
         or plan.fsdp.cpu_offload
     )
     sharded = (zero3 or fsdp) and not on_host
-    alike = sharded and plan.compute_dtype == "bf16" and plan.mesh.tp == 1
+    alike = sharded and not left_to(gpu) and plan.compute_dtype == "bf16" and plan.mesh.tp == 1
     return PAST_ERROR.get(gpu.architecture) if alike else None
 
 

@@ -14,6 +14,7 @@ from raysim.errors import Problem, ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, FabricSpec, NodeGroup
 from raysim.hardware.specs import NodeSpec
+from raysim.scenario.described_gpu import said_of
 from raysim.scenario.documents import Document, KeyPath, did_you_mean
 from raysim.scenario.hardware_choice import choose_node, customised
 from raysim.scenario.kuberay import is_kuberay, read_kuberay
@@ -89,8 +90,10 @@ def _inline_groups(
                 threads=section.threads_per_core,
             )
         except ScenarioError as error:
-            result.errors += _placed(error, document, ("node",))
+            result.errors += _placed(error, document, _at_fault(error))
         else:
+            if guessed := said_of(section.gpu, node.gpu):
+                result.notes.append(document.problem(("gpu",), guessed, key=True))
             count = section.nodes or 1
             found = {"CPU": float(node.vcpus), "GPU": float(node.gpu_count)}
             resources = {**found, **section.resources}
@@ -105,6 +108,16 @@ def _inline_groups(
                 )
             )
     return groups
+
+
+def _at_fault(error: ScenarioError) -> KeyPath:
+    """The key of a node's part that a message speaks of, else the node's."""
+    said = error.problems[0].message
+    parts = {"gpu": "gpu", "nic": "nics"}
+    named = (
+        key for part, key in parts.items() if said.startswith((f"unknown {part} ", f"{part}: "))
+    )
+    return (next(named, "node"),)
 
 
 def _from_catalog(
@@ -197,6 +210,9 @@ def _group(
         return None
     if said_of_it:
         result.notes.append(reading.document.problem(request.path, said_of_it, key=True))
+    if hardware is not None and (guessed := said_of(hardware.gpu, node.gpu)):
+        place = ("hardware", request.name, "gpu")
+        result.notes.append(document.problem(place, guessed, key=True))
     if request.spot and request.name not in section.prices:
         message = (
             f"{request.name} asks for spot machines; they are priced on demand and nothing takes "

@@ -289,6 +289,8 @@ def _json_optimizer(p: Parsed, name: str) -> Iterator[Refusal]:
     built = DEEPSPEED_OPTIMIZERS + (ONE_BIT if p.script.release < REMOVED_FROM else ())
     if name.lower() not in built and name not in TORCH_OPTIMIZERS:
         hint = did_you_mean(name, [*TORCH_OPTIMIZERS, *DEEPSPEED_OPTIMIZERS])
+        if name.lower().removeprefix("fused") in DEEPSPEED_OPTIMIZERS:
+            hint = f"; {name[len('fused') :]!r} is, and runs as {name} on GPUs"
         if name.lower() in ONE_BIT:
             hint = "; 1-bit optimizers have been removed (deepspeed_version: 0.19.6 has them)"
         yield ("optimizer", "type"), f"{shorten(name)} is not a supported DeepSpeed optimizer{hint}"

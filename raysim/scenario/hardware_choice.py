@@ -16,10 +16,11 @@ from raysim.errors import Problem, ScenarioError
 from raysim.hardware import catalog
 from raysim.hardware.specs import CpuSpec, GpuSpec, NicSpec, NodeSpec, Provenance
 from raysim.scenario import plain_machines
+from raysim.scenario.described_gpu import gpu_of
 from raysim.scenario.node_request import NodeRequest
 from raysim.scenario.plain_machines import DEFAULT_NODE
 from raysim.scenario.quantities import NicChoice
-from raysim.scenario.schema_cluster import HardwareSection
+from raysim.scenario.schema_cluster import GpuSection, HardwareSection
 
 _SAID = "the scenario"
 DEFAULT_GPU_NODE = "hgx-h100-8"
@@ -104,7 +105,7 @@ def _rented(request: NodeRequest) -> tuple[NodeSpec, str]:
         node, said = sized, f"{name} is not in the catalog; taken as {_described(sized)}"
     if attached and not node.gpu_count:
         gpu = catalog.gpu_from_accelerator_type(str(request.accelerator))
-        node = customised(node, gpu=gpu.name, gpus=request.gpus)
+        node = customised(node, gpu=GpuSection(like=gpu.name), gpus=request.gpus)
     return node, said
 
 
@@ -126,7 +127,7 @@ def _all_nodes() -> Iterator[NodeSpec]:
 def customised(
     node: NodeSpec,
     *,
-    gpu: str | None,
+    gpu: GpuSection | None,
     gpus: int | None,
     nics: NicChoice | None = None,
     threads: int | None = None,
@@ -136,12 +137,14 @@ def customised(
     Raises
     ------
     ScenarioError
-        A name is not in the catalog, or GPUs are asked of a node that has none.
+        A name is not in the catalog, a GPU's numbers say too little, or GPUs are asked of a node
+        that has none.
     """
     changes: dict[str, object] = {}
     if gpu is not None:
-        changes["gpu"] = catalog.gpu(gpu)
-        changes["gpu_fabric"] = node.gpu_fabric if _same_kind(node.gpu, gpu) else _fabric(gpu)
+        own = gpu_of(gpu, node.gpu)
+        changes["gpu"] = own
+        changes["gpu_fabric"] = node.gpu_fabric if _same_kind(node.gpu, own) else _fabric(own)
         changes["usd_per_hour"] = None
     if gpus is not None and gpus != node.gpu_count:
         if gpus > node.gpu_count and node.gpu_count and gpu is None:
@@ -167,14 +170,13 @@ def _with_threads(cpu: CpuSpec, threads: int) -> CpuSpec:
     return replace(cpu, threads_per_core=threads, provenance={**cpu.provenance, **said})
 
 
-def _same_kind(gpu: GpuSpec | None, name: str) -> bool:
+def _same_kind(gpu: GpuSpec | None, other: GpuSpec) -> bool:
     """Whether another GPU plugs into the same switch (H100 for H200)."""
-    return gpu is not None and bool(gpu.scale_up) == bool(catalog.gpu(name).scale_up)
+    return gpu is not None and gpu.scale_up == other.scale_up
 
 
-def _fabric(name: str) -> str:
+def _fabric(gpu: GpuSpec) -> str:
     """How GPUs of a kind usually reach each other inside a node."""
-    gpu = catalog.gpu(name)
     if gpu.scale_up == "nvlink":
         return "nvswitch" if (gpu.scale_up_generation or 0) >= 3 else "nvlink_mesh"
     return "nvlink_mesh" if gpu.scale_up else "pcie"

@@ -18,6 +18,14 @@ from raysim.scenario.documents import (
 )
 from raysim.scenario.schema import known_keys, section_at
 
+_CALLED_HERE = {
+    "tp": "tensor_parallel",
+    "pp": "pipeline",
+    "pipeline_parallel": "pipeline",
+    "pipeline_parallel_size": "pipeline",
+    "dp": "workers",
+}
+"""What people call a key elsewhere."""
 _BOUNDS = {
     "greater_than": ("must be more than", "gt"),
     "greater_than_equal": ("must be at least", "ge"),
@@ -94,7 +102,8 @@ def _unknown_key(
     known = list(known_keys(section)) if section else []
     parent = dotted(path[:-1])
     where = f" in {parent}" if parent else ""
-    hint = did_you_mean(path[-1], known)
+    meant = _CALLED_HERE.get(str(path[-1]))
+    hint = f"; here it is {meant!r}" if meant in known else did_you_mean(path[-1], known)
     if not hint and known and len(known) <= 12:
         hint = f"; known: {', '.join(known)}"
     message = printable(f"unknown key {shorten(path[-1])}{where}{hint}")

@@ -45,6 +45,7 @@ _EXAMPLES: dict[Callable[[Any], float], str] = {
     units.parse_seconds: "30min",
     units.parse_bytes_per_s: "400Gb/s",
     units.parse_bytes: "80GiB",
+    units.parse_flops_per_s: "989 TFLOP/s",
     units.parse_usd_per_hour: "23.92 usd/h",
 }
 
@@ -58,6 +59,7 @@ parse_duration = _checked(units.parse_seconds, 0, 1e12, units_needed=True)
 _SECONDS = BeforeValidator(parse_duration)
 _BYTES = BeforeValidator(_checked(units.parse_bytes, 0, 1e18, units_needed=True))
 _RATE = BeforeValidator(_checked(units.parse_bytes_per_s, 0, 1e15, units_needed=True))
+_PEAK = BeforeValidator(_checked(units.parse_flops_per_s, 1e9, 1e18, units_needed=True))
 _PRICE = BeforeValidator(_checked(units.parse_usd_per_hour, 0, 1e9, units_needed=True))
 _SHARE = BeforeValidator(_checked(units.parse_fraction, 0, 1, units_needed=False))
 _COUNT = BeforeValidator(_checked(units.parse_count, 0, COUNT_LIMIT, units_needed=False))
@@ -66,6 +68,7 @@ _POSITIVE = BeforeValidator(_checked(units.parse_count, 1, COUNT_LIMIT, units_ne
 Seconds = Annotated[float, _SECONDS, _text_schema("30min")]
 Bytes = Annotated[int, _BYTES, _text_schema("80GiB")]
 BytesPerSecond = Annotated[float, _RATE, _text_schema("400Gb/s")]
+FlopsPerSecond = Annotated[float, _PEAK, _text_schema("989 TFLOP/s")]
 UsdPerHour = Annotated[float, _PRICE, _text_schema("23.92 usd/h")]
 Share = Annotated[float, _SHARE, _text_schema("90%")]
 Count = Annotated[int, _COUNT, _text_schema("100G")]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from raysim.scenario.quantities import Seconds
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_train import TrainSection
-from raysim.scenario.section import FileOrMapping, Section
+from raysim.scenario.section import Condition, FileOrMapping, Section
 
 Width = Annotated[int, Field(ge=1, le=10**9)]
 
@@ -138,7 +138,7 @@ class ScenarioSection(Section):
         min_length=1, max_length=1, description="What runs on the cluster; one job."
     )
     faults: FaultsSection | None = Field(None, description="Not simulated; use train.failures.")
-    targets: dict[str, str] = Field(
+    targets: dict[str, Condition] = Field(
         default_factory=dict, description="Limits by metric, such as `days: <= 14`."
     )
     vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(

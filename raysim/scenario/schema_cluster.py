@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from raysim.scenario.quantities import Nics, UsdPerHour
+from raysim.scenario.quantities import Bytes, BytesPerSecond, FlopsPerSecond, Nics, UsdPerHour
 from raysim.scenario.section import FileOrDocuments, Section, shorthand
 
 Threads = Annotated[
@@ -18,13 +18,53 @@ Threads = Annotated[
 ]
 
 
+class GpuSection(Section):
+    """A GPU that the catalog does not hold, or one of it that differs; or a name of the catalog."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)] | None = Field(
+        None, description="What to call it; no name of the catalog."
+    )
+    like: str | None = Field(
+        None,
+        description="Catalog GPU that gives what is left out, and the shape of its kernels; by "
+        "default the one whose numbers are nearest, of the same vendor by its name.",
+    )
+    flops: dict[Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp4"], FlopsPerSecond] = Field(
+        default_factory=dict,
+        description="Dense peaks by data type, {bf16: 989 TFLOP/s}; those left out keep the "
+        "ratio they have on the other one.",
+    )
+    memory: Annotated[Bytes, Field(ge=2**30)] | None = Field(
+        None, description="Its memory, as torch's total_memory reports it."
+    )
+    memory_bandwidth: Annotated[BytesPerSecond, Field(ge=1e9)] | None = Field(
+        None, description="Of that memory."
+    )
+    links: BytesPerSecond | None = Field(
+        None,
+        description="Sum of its NVLink or xGMI links in one direction (datasheets add both); 0: "
+        "none. By default it has links if the node's own GPUs have.",
+    )
+    pcie: Literal[3, 4, 5, 6] | None = Field(None, description="Generation of its x16 slot.")
+    sm_count: int | None = Field(None, ge=1, le=10_000, description="SMs, or compute units.")
+    watts: float | None = Field(None, ge=1, le=100_000, description="Its TDP.")
+
+
+Gpu = Annotated[GpuSection, shorthand("like")]
+
+
 class HardwareSection(Section):
     """Hardware of one node group."""
 
     node: str | None = Field(
         None, description="Catalog name of the node, such as hgx-h100-8 or p5.48xlarge."
     )
-    gpu: str | None = Field(None, description="GPU type in place of the node's own.")
+    gpu: Gpu | None = Field(
+        None,
+        description="GPU in place of the node's own: a catalog name, or its numbers, such as "
+        "{name: MI355X, flops: {bf16: 2.5 PFLOP/s}, memory: 288GB, memory_bandwidth: 8TB/s}; what "
+        "they leave out is the nearest catalog GPU's.",
+    )
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
     nics: Nics | None = Field(
         None, description="Network interfaces per node, such as 8x400Gb/s, in place of its own."
@@ -79,7 +119,12 @@ class ClusterSection(Section):
         None, ge=1, le=1_000_000, description="Number of equal nodes, when there is no file."
     )
     node: str | None = Field(None, description="Catalog name of those nodes.")
-    gpu: str | None = Field(None, description="GPU type in place of the node's own.")
+    gpu: Gpu | None = Field(
+        None,
+        description="GPU in place of the node's own: a catalog name, or its numbers, such as "
+        "{name: MI355X, flops: {bf16: 2.5 PFLOP/s}, memory: 288GB, memory_bandwidth: 8TB/s}; what "
+        "they leave out is the nearest catalog GPU's.",
+    )
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
     nics: Nics | None = Field(None, description="Network interfaces per node, such as 8x400Gb/s.")
     threads_per_core: Threads = None

@@ -20,7 +20,7 @@ from raysim.scenario.schema_serve import ServeSection
 from raysim.scenario.schema_trainer import TrainerSection
 from raysim.scenario.schema_tune import TuneSection
 from raysim.scenario.schema_workload import WorkloadSection
-from raysim.scenario.section import FileOrMapping, Section, shorthand
+from raysim.scenario.section import Condition, FileOrMapping, Section, shorthand
 
 Share = Annotated[float, Field(gt=0, le=1)]
 NodeIndex = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -251,7 +251,7 @@ class ProgramSection(Section):
     )
     faults: list[FaultSection] = Field(default_factory=list, description="What goes wrong, when.")
     until: Seconds | None = Field(None, description="Stop the run at this virtual time.")
-    targets: dict[str, str] = Field(
+    targets: dict[str, Condition] = Field(
         default_factory=dict, description="Limits by metric, such as `seconds: <= 60`."
     )
     vary: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(

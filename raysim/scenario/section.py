@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 
+from raysim.scenario.documents import shorten
+
 
 class Section(BaseModel):
     """A part of the scenario: frozen, no unknown keys, no NaN."""
@@ -45,6 +47,16 @@ FileOrDocuments = Annotated[
     WithJsonSchema({"type": ["string", "object", "array"]}),
 ]
 """The same for files that may hold several documents."""
+
+
+def _condition(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"expected a condition such as '<= 14', got {shorten(value)}")
+
+
+Condition = Annotated[str, BeforeValidator(_condition)]
+"""Of ``targets``: an operator and a limit."""
 
 
 def shorthand(key: str) -> BeforeValidator:

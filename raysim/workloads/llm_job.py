@@ -16,6 +16,7 @@ from raysim.raylibs.llm.config import LLMApp
 from raysim.raylibs.llm.over_time import charts_of, little
 from raysim.raylibs.llm.report import (
     ITERATIONS,
+    PERCENTS,
     latencies,
     metrics_of,
     times_of,
@@ -33,6 +34,7 @@ from raysim.units import format_bytes
 BUSY = 0.9
 MANY_PREEMPTED = 0.02
 MANY_CUT = 0.02
+_AT = ("mean", *(f"p{percent}" for percent in PERCENTS))
 KEEPS_UP = 0.93
 """Of the offered rate, over a run whose last requests end after the last has come."""
 SLOW_START_S = 120.0
@@ -51,8 +53,8 @@ class LlmJob:
         """What targets may limit."""
         return {
             "requests_per_s": "per_s", "output_tokens_per_s": "per_s", "tokens_per_gpu_s": "per_s",
-            "ttft_mean": "seconds", "ttft_p99": "seconds", "tpot_mean": "seconds",
-            "tpot_p99": "seconds", "cold_start": "seconds",
+            **{f"{time}_{at}": "seconds" for time in ("ttft", "tpot") for at in _AT},
+            "cold_start": "seconds",
             "usd_per_million_output_tokens": "usd",
         }  # fmt: skip
 

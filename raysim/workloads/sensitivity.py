@@ -80,10 +80,17 @@ INPUTS: Mapping[str, Callable[[NodeSpec], NodeSpec]] = {
 
 
 def by_input(
-    seconds: Callable[[ClusterSpec], float], cluster: ClusterSpec, inputs: Iterable[str]
+    seconds: Callable[[ClusterSpec], float],
+    cluster: ClusterSpec,
+    inputs: Iterable[str],
+    *,
+    usual: float | None = None,
 ) -> list[Elasticity]:
-    """Of what ``seconds`` takes on a cluster, for every input that matters, the strongest first."""
-    usual = seconds(cluster)
+    """Of what ``seconds`` takes on a cluster, for every input that matters, the strongest first.
+
+    ``usual``: what it takes with nothing changed, where that is known.
+    """
+    usual = seconds(cluster) if usual is None else usual
     found = []
     for name in inputs:
         elasticity = math.log(seconds(_changed(cluster, INPUTS[name])) / usual) / math.log(MORE)

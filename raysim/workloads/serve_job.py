@@ -67,7 +67,8 @@ class ServeJob:
         """What targets may limit."""
         return {
             "requests_per_s": "per_s", "latency_mean": "seconds", "latency_p50": "seconds",
-            "latency_p90": "seconds", "latency_p99": "seconds", "failed": "share",
+            "latency_p90": "seconds", "latency_p95": "seconds", "latency_p99": "seconds",
+            "failed": "share",
             "replicas_mean": "count", "replica_hours": "count", "longest_wait": "seconds",
             "start": "seconds",
         }  # fmt: skip

@@ -62,6 +62,7 @@ def test_json_is_the_summary(in_tmp: Path, capsys: pytest.CaptureFixture[str]):
         (["--subject-to", "days < soon"], "days < soon"),
         (["--vary", "train.micro_batsh=1,2"], "unknown key 'micro_batsh'"),
         (["--vary", "train.micro_batch="], "expected a count"),
+        (["--out", "/dev/null/plans"], "cannot write /dev/null/plans: Not a directory"),
     ],
 )
 def test_wrong_questions_are_the_users(
@@ -154,4 +155,17 @@ def test_nothing_fits_and_what_was_not_tried_is_named(
     assert "2 exceed GPU or host memory" in printed
     assert "Not tried   --vary train.activation_checkpointing=none,full" in printed
     main(["plan", SCENARIO, *large, "--vary", "train.activation_checkpointing=none,full"])
+    assert "Not tried" not in capsys.readouterr().out
+
+
+def test_a_plan_of_sizes_says_how_other_machines_are_tried(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str]
+):
+    sizes, kinds = "cluster.gpu-group.replicas=1,2", "cluster.gpu-group.node=g4dn.12xlarge"
+    assert main(["plan", SCENARIO, "--vary", sizes, "--set", "train.workers=4"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    other = f"--vary cluster.gpu-group.node=any --vary {sizes}"
+    assert "Not tried other kinds of node (plan best/scenario.yaml)" in printed
+    assert other in printed
+    main(["plan", SCENARIO, "--vary", sizes, "--vary", kinds, "--set", "train.workers=4"])
     assert "Not tried" not in capsys.readouterr().out

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import raysim
-from raysim.cli.watch import REFRESHES_PER_S, Watch, span
+from raysim.cli.watch import REFRESHES_PER_S, Watch, span, watching
 from raysim.kernel.progress import Moment, Progress
 from raysim.kernel.simulation import Simulation
 from raysim.raycore.state_log import Change, StateLog
@@ -308,8 +308,24 @@ def test_a_program_without_an_end_in_sight_is_told_of_until(
     assert "--until" not in watch.lines(80)[1]
     at_s(16)
     assert watch.lines(80)[1] == "5.00 s virtual  16 s here  --until 1h would end it there"
+    (said,) = watch.endless()
+    assert said.startswith("Still running after 16 s, 5.00 s virtual, no end in sight: Ctrl-C ")
+    assert said.endswith(" --until 1h would end it there.")
     ends[0] = 50 * 10**9  # type: ignore[call-overload]
     assert "--until" not in watch.lines(80)[1]
+    assert watch.endless() == []
+
+
+def test_in_a_pipe_it_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("raysim.cli.watch.ENDLESS_S", 0.05)
+    watch = Watch()
+    watch.follow(lambda: Moment("playing", None, 5 * 10**9))
+    for shown in (True, False):
+        with watching(watch, shown=shown):
+            time.sleep(0.2)
+        assert capsys.readouterr().err.count("no end in sight") == shown
 
 
 def test_spans_as_people_say_them() -> None:

@@ -11,6 +11,8 @@ from raysim.raylibs.report import Input, Table, Unit
 from raysim.serving.engine import Request
 
 _TIMES = {"ttft": "to the first token", "tpot": "per token after it"}
+PERCENTS = (50, 90, 95, 99)
+"""Percentiles that are metrics: targets may limit them."""
 Times = Mapping[str, np.ndarray]
 """Seconds of each request, by name."""
 
@@ -44,7 +46,7 @@ def times_of(answered: Sequence[Answered]) -> Times:
 def metrics_of(
     answered: Sequence[Answered], times: Times, took_s: float, gpus: int
 ) -> dict[str, float]:
-    """Rates over ``took_s``, means and 99th percentiles of times."""
+    """Rates over ``took_s``, means and percentiles of times."""
     tokens = sum(a.request.output_tokens for a in answered)
     rates = {
         "requests_per_s": len(answered) / took_s,
@@ -53,7 +55,8 @@ def metrics_of(
     }
     for name, seconds in times.items():
         rates[f"{name}_mean"] = float(seconds.mean())
-        rates[f"{name}_p99"] = float(np.quantile(seconds, 0.99))
+        shares = {f"{name}_p{percent}": percent / 100 for percent in PERCENTS}
+        rates |= {key: float(np.quantile(seconds, share)) for key, share in shares.items()}
     return rates
 
 

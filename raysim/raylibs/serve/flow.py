@@ -368,7 +368,8 @@ class Flow:
         }  # fmt: skip
         return LoadSummary(
             requests=answered, rps=answered / seconds, mean_s=mean(total),
-            p50_s=quantile(total, 0.5), p90_s=quantile(total, 0.9), p99_s=quantile(total, 0.99),
+            p50_s=quantile(total, 0.5), p90_s=quantile(total, 0.9),
+            p95_s=quantile(total, 0.95), p99_s=quantile(total, 0.99),
             phases_s={
                 name: (quantile(row, 0.5), quantile(row, 0.99))
                 for name, row in zip(PHASES, self._histograms, strict=False)

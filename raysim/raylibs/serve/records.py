@@ -109,6 +109,7 @@ class LoadSummary:
     mean_s: float
     p50_s: float
     p90_s: float
+    p95_s: float
     p99_s: float
     phases_s: Mapping[str, tuple[float, float]]
     """Median and p99 of each phase."""
@@ -128,13 +129,15 @@ def summarize(
 ) -> LoadSummary:
     """Percentiles of what there is; zeros of nothing."""
     n = len(latency_s)
-    p50, p90, p99 = np.percentile(latency_s, (50, 90, 99)) if n else (0.0, 0.0, 0.0)
+    shares = (50, 90, 95, 99)
+    p50, p90, p95, p99 = np.percentile(latency_s, shares) if n else (0.0,) * len(shares)
     return LoadSummary(
         requests=n,
         rps=n / seconds if seconds > 0 else 0.0,
         mean_s=float(latency_s.mean()) if n else 0.0,
         p50_s=float(p50),
         p90_s=float(p90),
+        p95_s=float(p95),
         p99_s=float(p99),
         phases_s={
             k: (float(np.median(v)), float(np.percentile(v, 99))) if n else (0.0, 0.0)

@@ -107,7 +107,7 @@ class ServeReport:
         replica_s = sum(area(steps, from_s, to_s) for steps in self.timeline.runs.values())
         return {
             "requests_per_s": s.rps, "latency_mean": s.mean_s, "latency_p50": s.p50_s,
-            "latency_p90": s.p90_s, "latency_p99": s.p99_s,
+            "latency_p90": s.p90_s, "latency_p95": s.p95_s, "latency_p99": s.p99_s,
             "failed": s.failed / max(s.requests + s.failed, 1),
             "replicas_mean": replica_s / max(to_s - from_s, 1e-9),
             "replica_hours": replica_s / 3600,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import raysim
-from raysim.planner.sensitivity import elasticities
+from raysim.planner.sensitivity import OF_PROGRAMS, elasticities
 from tests.unit.planner.parts import scenario
 
 
@@ -27,3 +29,19 @@ def test_a_small_one_on_its_host_and_links_not_on_products():
 def test_the_strongest_come_first():
     strengths = [abs(e.elasticity) for e in elasticities(scenario())]
     assert strengths == sorted(strengths, reverse=True)
+
+
+def test_a_program_is_run_once_per_input_and_never_where_its_load_paces_it(monkeypatch):
+    rates: list[float] = []
+
+    def counted(changed, **_):
+        rates.append(changed.cluster.groups[0].node.nic.bytes_per_s)
+        return SimpleNamespace(summary={"run": {"seconds": 50.0}})
+
+    monkeypatch.setattr("raysim.planner.sensitivity.run", counted)
+    found = elasticities(raysim.load("scenarios/ray_shuffle_spills"), 100.0)
+    assert len(rates) == len(found) == len(OF_PROGRAMS)  # none of it as it is: that is known
+    del rates[:]
+    assert elasticities(raysim.load("scenarios/llm_fleet"), 840.0) == []
+    assert elasticities(raysim.load("scenarios/serve_burst"), 840.0) == []
+    assert not rates

@@ -53,8 +53,13 @@ def report(asked: LlmJob, nodes: int = 1) -> LibraryReport:
 
 
 def test_clients_see_littles_law_through_a_cluster() -> None:
-    said = report(job(replace(LOAD, requests=2_000), num_replicas=3))
+    asked = job(replace(LOAD, requests=2_000), num_replicas=3)
+    said = report(asked)
     assert said.ok
+    assert asked.metrics.keys() - said.metrics.keys() == {"usd_per_million_output_tokens"}
+    waits = [said.metrics[f"ttft_p{percent}"] for percent in (50, 90, 95, 99)]
+    assert waits == sorted(waits)
+    assert waits[0] < waits[2]
     each_s = said.metrics["ttft_mean"] + 49 * said.metrics["tpot_mean"]
     assert said.metrics["requests_per_s"] == pytest.approx(20 / each_s, rel=0.01)
     assert said.metrics["tokens_per_gpu_s"] == pytest.approx(

@@ -56,8 +56,8 @@ def agree(application: ApplicationConfig, load: OpenLoop, within: float, **more:
     each, flow = (report(application, load, how) for how in ("requests", "flow"))
     rates = [said.metrics["requests_per_s"] for said in (flow, each)]
     assert rates[0] == pytest.approx(rates[1], rel=more.get("requests", 0.03))
-    times = ("latency_mean", "latency_p50", "latency_p90", "latency_p99", "replicas_mean")
-    for name in times:
+    times = (f"latency_{at}" for at in ("mean", "p50", "p90", "p95", "p99"))
+    for name in (*times, "replicas_mean"):
         room = more.get(name, within)
         assert flow.metrics[name] == pytest.approx(each.metrics[name], rel=room), name
 
