@@ -18,6 +18,7 @@ from raysim.rayapi.serve.serving import (
     ApplicationStatusOverview,
     DeploymentStatus,
     DeploymentStatusOverview,
+    ProxyStatus,
     ServeStatus,
 )
 from raysim.rayapi.unsupported import getattr_of
@@ -29,6 +30,7 @@ __all__ = [
     "DeploymentStatusOverview",
     "EncodingType",
     "LoggingConfig",
+    "ProxyStatus",
     "ServeStatus",
 ]
 
