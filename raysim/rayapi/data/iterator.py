@@ -73,6 +73,8 @@ class DataIterator:
     ) -> Iterable[Any]:  # fmt: skip
         """``iter_batches``."""
         to_batch({}, batch_format)  # whether there is such a format is said at once
+        if batch_size == 0:
+            return _Iterable(lambda: iter(()))
         said = _batching(
             prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
