@@ -76,6 +76,14 @@ class Result:
         return local_filesystem()
 
     @property
+    def config(self) -> Any:
+        """Of Tune's results alone."""
+        raise DeprecationWarning(
+            "The `config` property for a `ray.train.Result` is deprecated, since it is only "
+            "relevant in the context of Ray Tune."
+        )
+
+    @property
     def metrics_dataframe(self) -> pd.DataFrame | None:
         """Metrics of all checkpoints that are kept."""
         if not self.best_checkpoints:
