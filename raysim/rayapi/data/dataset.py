@@ -94,7 +94,7 @@ class Dataset(Columnar):
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
         made = Dataset(self._spec.then(operation), kept, files=self._files)
-        made._source_row = self._source_row
+        made._source_row, made.name = self._source_row, self.name
         return made
 
     def _alike(self, operation: specs.Operation, *others: Dataset) -> Dataset:
@@ -355,7 +355,7 @@ class Dataset(Columnar):
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
         made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
-        self.ran = made.ran = ran
+        self.ran, made.ran, made.name = ran, ran, self.name
         return made
 
     stats = stats.stats

@@ -201,10 +201,9 @@ def _batch(answer: Any) -> Columns:
 
 
 def _items(answer: Any) -> Iterable[Any]:
-    try:
-        return iter(answer)
-    except TypeError as error:
-        raise _WrongOutputError(*error.args) from None
+    if not isinstance(answer, Iterable):
+        raise _WrongOutputError(f"'{type(answer).__name__}' object is not iterable")
+    return answer
 
 
 def _row(answer: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from raysim.rayapi.serve.serving import (
+from raysim.rayapi.serve.statuses import (
     ApplicationStatus,
     ApplicationStatusOverview,
     DeploymentStatus,

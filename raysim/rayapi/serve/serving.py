@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,14 @@ from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeE
 from raysim.rayapi.serve.handle import Asked, DeploymentHandle
 from raysim.rayapi.serve.replica import ProgramReplica
 from raysim.rayapi.serve.rpc import Services, services_of
+from raysim.rayapi.serve.statuses import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    DeploymentStatus,
+    DeploymentStatusOverview,
+    ProxyStatus,
+    ServeStatus,
+)
 from raysim.rayapi.serve.validation import check_route_prefix
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
@@ -143,7 +149,8 @@ class Served:
             yield from deploy(self.running, self.built.config, timeout_s=START_TIMEOUT_S)
             for name, user_config in self.built.user_configs.items():
                 for replica in list(self.instance.running[name]):
-                    yield from replica.code.reconfigure(user_config)
+                    code: Any = replica.code
+                    yield from code.reconfigure(user_config)
             return
         serve = serve_of(self.session)
         self.running = yield from serve_run(
@@ -419,62 +426,6 @@ def get_deployment_handle(deployment_name: str, app_name: str | None = None) -> 
 
 
 # ---- serve.status() --------------------------------------------------------------------------
-
-
-class ApplicationStatus(str, Enum):  # noqa: UP042  (printed as Ray prints it)
-    """Of an application."""
-
-    DEPLOYING = "DEPLOYING"
-    DEPLOY_FAILED = "DEPLOY_FAILED"
-    RUNNING = "RUNNING"
-
-
-class DeploymentStatus(str, Enum):  # noqa: UP042  (as above)
-    """Of a deployment."""
-
-    UPDATING = "UPDATING"
-    HEALTHY = "HEALTHY"
-    UNHEALTHY = "UNHEALTHY"
-    DEPLOY_FAILED = "DEPLOY_FAILED"
-
-
-@dataclass(frozen=True)
-class DeploymentStatusOverview:
-    """One deployment."""
-
-    status: DeploymentStatus
-    status_trigger: str
-    replica_states: dict[str, int]
-    message: str
-
-
-@dataclass(frozen=True)
-class ApplicationStatusOverview:
-    """One application."""
-
-    status: ApplicationStatus
-    message: str
-    last_deployed_time_s: float
-    deployments: dict[str, DeploymentStatusOverview]
-
-
-class ProxyStatus(str, Enum):  # noqa: UP042  (as above)
-    """Of a proxy."""
-
-    STARTING = "STARTING"
-    HEALTHY = "HEALTHY"
-    UNHEALTHY = "UNHEALTHY"
-    DRAINING = "DRAINING"
-    DRAINED = "DRAINED"
-
-
-@dataclass(frozen=True)
-class ServeStatus:
-    """``serve.status()``."""
-
-    proxies: dict[str, ProxyStatus]
-    applications: dict[str, ApplicationStatusOverview]
-    target_capacity: float | None = None
 
 
 @program_call

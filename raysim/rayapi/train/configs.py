@@ -72,12 +72,6 @@ class ScalingConfig:
                 "`use_gpu` is False but `GPU` was found in `resources_per_worker`. Either set "
                 "`use_gpu` to True or remove `GPU` from `resources_per_worker."
             )
-        if self.use_gpu and (self.resources_per_worker or {}).get("GPU") == 0:
-            raise ValueError(
-                "`use_gpu` is True but `GPU` is set to 0 in `resources_per_worker`. Either set "
-                "`use_gpu` to False or request a positive number of `GPU` in "
-                "`resources_per_worker."
-            )
 
     @property
     def min_workers(self) -> int:
@@ -88,6 +82,26 @@ class ScalingConfig:
     def max_workers(self) -> int:
         """Most."""
         return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
+
+    @property
+    def _each(self) -> dict[str, float]:
+        """Of a worker."""
+        return self.resources_per_worker or ({"GPU": 1} if self.use_gpu else {"CPU": 1})
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """Of as many workers as there may be."""
+        return {name: float(amount * self.max_workers) for name, amount in self._each.items()}
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("CPU", 0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("GPU", 0)
 
     @property
     def elasticity_enabled(self) -> bool:

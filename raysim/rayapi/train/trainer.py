@@ -22,6 +22,7 @@ from raysim.rayapi.library_code import play
 from raysim.rayapi.serialization import dump_code
 from raysim.rayapi.train.configs import (
     BackendConfig,
+    CheckpointConfig,
     DataConfig,
     RunConfig,
     ScalingConfig,
@@ -98,7 +99,10 @@ class Result:
         kept = self.best_checkpoints or []
         scored = [(m[metric], c) for c, m in kept if metric in m]
         if kept and not scored:
-            raise RuntimeError(f"Invalid metric name {metric}!")
+            raise RuntimeError(
+                f"Invalid metric name {metric}! You may choose from the following metrics: "
+                f"{(self.metrics or {}).keys()}."
+            )
         sign = 1 if mode == "max" else -1
         return max(scored, key=lambda s: sign * s[0])[1] if scored else None
 
@@ -204,7 +208,8 @@ class DataParallelTrainer:
         error = _error_of(outcome)
         if error is not None:
             raise error
-        return _result(outcome, str(run.folder))
+        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
+        return _result(outcome, str(run.folder), keep)
 
     def _for_ranks(self, datasets: Mapping[str, Any]) -> dict[str, TrainDataset]:
         config = self.dataset_config or DataConfig()
@@ -259,8 +264,8 @@ def _error_of(outcome: TrainOutcome) -> TrainingFailedError | None:
     })  # fmt: skip
 
 
-def _result(outcome: TrainOutcome, path: str) -> Result:
+def _result(outcome: TrainOutcome, path: str, keep: int) -> Result:
     checkpoint = outcome.checkpoint.data if outcome.checkpoint is not None else None
-    best = [(c.data, dict(m)) for c, m in outcome.best]
+    best = [(c.data, dict(m)) for c, m in outcome.best[-keep:]]  # the latest may be kept besides
     metrics = dict(outcome.metrics) if outcome.metrics is not None else None
     return Result(metrics, checkpoint, None, path, best, outcome.return_value)

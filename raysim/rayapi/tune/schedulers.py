@@ -104,8 +104,8 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> Any:
         raise ValueError(f"The `scheduler` argument must be one of {list(_BY_NAME)}. Got: {name}")
     made = _pb2() if name == "pb2" else _BY_NAME[name]
     if made is None:
-        known = [other for other, cls in _BY_NAME.items() if cls is not None]
-        raise NotEmulatedError(f"tune.create_scheduler({name!r})", ", ".join([*known, "pb2"]))
+        others = [other for other, cls in _BY_NAME.items() if cls is not None]
+        raise NotEmulatedError(f"tune.create_scheduler({name!r})", ", ".join([*others, "pb2"]))
     known = signature(made).parameters
     return made(**{key: value for key, value in kwargs.items() if key in known})
 

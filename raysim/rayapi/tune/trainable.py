@@ -378,8 +378,7 @@ _DICT = "_dict_checkpoint.pkl"
 @program_call
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
     """``tune.report``; of no effect outside of a trial, as in Ray, which warns."""
-    session = _session()
-    if session is not None:
+    if (session := _session()) is not None:
         session.report(metrics, checkpoint)
 
 
@@ -387,7 +386,7 @@ def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> 
 def get_checkpoint() -> Checkpoint | None:
     """``tune.get_checkpoint``; None outside of a trial, too."""
     session = _session()
-    return None if session is None else session.loaded
+    return session.loaded if session else None
 
 
 def _session() -> FunctionTrainable | None:
@@ -403,23 +402,23 @@ class TuneContext:
 
     def get_trial_id(self) -> str | None:
         """Of this trial."""
-        return self._session and self._session.trial.trial_id
+        return self._session.trial.trial_id if self._session else None
 
     def get_trial_name(self) -> str | None:
         """Of this trial."""
-        return self._session and str(self._session.trial)
+        return str(self._session.trial) if self._session else None
 
     def get_trial_resources(self) -> PlacementGroupFactory | None:
         """Of this trial."""
-        return self._session and self._session.trial.resources
+        return self._session.trial.resources if self._session else None
 
     def get_trial_dir(self) -> str | None:
         """Where its checkpoints are."""
-        return self._session and str(self._session.trial.path)
+        return str(self._session.trial.path) if self._session else None
 
     def get_experiment_name(self) -> str | None:
         """Of the experiment."""
-        return self._session and self._session.where.folder.name
+        return self._session.where.folder.name if self._session else None
 
 
 def get_context() -> TuneContext:
