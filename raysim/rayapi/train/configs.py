@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
+from raysim.rayapi.train.callbacks import RayTrainCallback
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.train import config
 
@@ -186,6 +187,12 @@ class RunConfig:
         self.failure_config = self.failure_config or FailureConfig()
         self.checkpoint_config = self.checkpoint_config or CheckpointConfig()
         self.logging_config = self.logging_config or LoggingConfig()
+        self.callbacks = self.callbacks or []
+        if not all(isinstance(callback, RayTrainCallback) for callback in self.callbacks):
+            raise ValueError(
+                "All callbacks must be instances of `ray.train.UserCallback`. Passing in a Ray "
+                "Tune callback is no longer supported."
+            )
         for name in ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file"):
             if getattr(self, name) != _UNSAID:
                 raise DeprecationWarning(
@@ -265,9 +272,8 @@ def scaling_of(said: ScalingConfig) -> config.ScalingConfig:
 
 def run_of(said: RunConfig) -> config.RunConfig:
     """What the library plays."""
-    for name in ("callbacks", "storage_filesystem"):
-        if getattr(said, name):
-            raise NotEmulatedError(f"RunConfig({name}=)", "ray.train.report")
+    if said.storage_filesystem:
+        raise NotEmulatedError("RunConfig(storage_filesystem=)", "storage_path=")
     failure, saving = said.failure_config, said.checkpoint_config
     assert failure is not None, "set in __post_init__"
     assert saving is not None, "set in __post_init__"

@@ -20,6 +20,8 @@ from raysim.rayapi.data.executions import for_ranks
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.serialization import dump_code
+from raysim.rayapi.session import Session
+from raysim.rayapi.train.callbacks import Callbacks, TrainRunContext
 from raysim.rayapi.train.configs import (
     BackendConfig,
     CheckpointConfig,
@@ -186,6 +188,7 @@ class DataParallelTrainer:
             scaling_config=scaling,
             run_config=run_of(self.run_config),
             datasets=self._for_ranks(run.datasets),
+            watched=self._callbacks(run.session),
         )
         nodes = cluster_nodes(core)
         never = never_fits(spec, nodes)
@@ -202,6 +205,8 @@ class DataParallelTrainer:
         played = TrainRun(spec=spec, simplifications=())
         report = played.report(outcome, nodes)
         run.session.env.reports.append(self._report(report))
+        if isinstance(spec.watched, Callbacks) and spec.watched.error is not None:
+            raise ControllerError(_plain(exception_of(spec.watched.error, "")))
         refused = _refused(outcome)
         if refused is not None:
             raise refused
@@ -210,6 +215,15 @@ class DataParallelTrainer:
             raise error
         keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
         return _result(outcome, str(run.folder), keep)
+
+    def _callbacks(self, session: Session) -> Callbacks | None:
+        if not self.run_config.callbacks:
+            return None
+        context = TrainRunContext(
+            session.sim.rng("train/run_ids").bytes(16).hex(), self.run_config, self._config(),
+            self.scaling_config, self.backend_config, self.dataset_config,
+        )  # fmt: skip
+        return Callbacks(session, self.run_config.callbacks, context)
 
     def _for_ranks(self, datasets: Mapping[str, Any]) -> dict[str, TrainDataset]:
         config = self.dataset_config or DataConfig()
