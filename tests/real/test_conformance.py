@@ -33,9 +33,9 @@ SLOW = (
     "data_splits", "data_webdataset", "failure_node_running", "placement_group_in_actor",
     "placement_group_node_death", "rllib_agents", "rllib_dqn", "rllib_ppo", "schedule_labels",
     "serve_batches", "serve_cancels", "serve_checks", "serve_clients", "serve_errors",
-    "serve_http", "serve_policies", "serve_proxy", "serve_streams", "train_checks",
-    "train_datasets", "train_ddp_cpu", "train_restarts", "train_threads", "tune_own",
-    "tune_schedulers",
+    "serve_http", "serve_policies", "serve_proxy", "serve_streams", "train_callbacks",
+    "train_checks", "train_datasets", "train_ddp_cpu", "train_restarts", "train_threads",
+    "tune_own", "tune_schedulers",
 )  # fmt: skip
 """A third of a minute and more each, of a real cluster on two cores."""
 
