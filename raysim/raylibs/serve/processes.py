@@ -4,8 +4,8 @@ Real counterpart: the actor classes of ``_private/replica.py`` and ``_private/pr
 2.60). The controller asks; requests go by the data path (``replica.py``, ``proxy.py``), which
 lives in the same process and dies with it.
 
-Not modelled: calls of ``check_health`` where the user's code has none: the controller works out
-what they would find.
+Not modelled: calls of ``check_health``: the controller works out what they would find, and runs the
+user's own.
 """
 
 from __future__ import annotations
@@ -59,13 +59,6 @@ class ServeReplica:
         if replica is not None:
             replica.quiescing = True
         self._over.set()
-
-    def check_health(self) -> Script:
-        """The user's own; TaskError if it raises."""
-        replica = self._record.replica
-        assert replica is not None, "one that runs is asked"
-        code: Any = replica.code
-        return (yield from code.check_health())
 
     def watch(self) -> Script:
         """Returns at the end of a graceful shutdown; fails when the actor dies."""
