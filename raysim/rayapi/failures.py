@@ -36,8 +36,7 @@ def task_error(
         name, _traceback(error), cause, f"ray::{name}", pid, ip, actor_repr, actor_id
     )
     try:
-        data = dump_code(wrapped)
-        pickle.loads(data)  # noqa: S301  (our own bytes: some exceptions pickle but do not unpickle)
+        data = dump_code(wrapped)  # one that does not unpickle is found by who gets it
     except Exception as problem:  # noqa: BLE001  (a ``__reduce__`` may raise anything)
         kind = type(cause)
         wrapped.cause = RayError(

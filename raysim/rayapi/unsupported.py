@@ -87,7 +87,7 @@ NAMES: dict[str, str] = {
         "datasource.TurbopufferDatasink", "datasource.DeltaSharingDatasource",
         "context.AutoscalingConfig", "context.DeltaConfig", "context.IcebergConfig",
         "context.LanceConfig",
-        "from_blocks", "from_daft", "from_dask", "from_mars", "from_modin",
+        "from_daft", "from_dask", "from_mars", "from_modin",
         "from_spark", "from_tf",
         "preprocessors.TorchVisionPreprocessor",
     )},
@@ -99,7 +99,7 @@ NAMES: dict[str, str] = {
         "ApproximateTopK",
     )},
     **{f"ray.train.{name}": _TRAIN for name in (
-        "UserCallback", "CheckpointConsistencyMode", "ReportedCheckpoint",
+        "CheckpointConsistencyMode", "ReportedCheckpoint",
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
         "get_all_reported_checkpoints", "backend", "base_trainer", "collective", "constants",
         "_internal", "context", "examples", "horovod", "lightgbm", "session",
@@ -111,7 +111,7 @@ NAMES: dict[str, str] = {
         "StateApiClient", "get_log", "list_cluster_events", "list_logs", "list_runtime_envs",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Experiment", "ProgressReporter", "create_scheduler", "create_searcher",
+        "Experiment", "ProgressReporter", "create_searcher",
         "run_experiments", "integration", "experiment.Experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
         "progress_reporter.ProgressReporter", "utils", "examples", "automl", "cli", "constants",
@@ -121,7 +121,7 @@ NAMES: dict[str, str] = {
     )},
     **{f"ray.tune.schedulers.{name}": _TUNE for name in (
         "HyperBandForBOHB", "PopulationBasedTrainingReplay", "ResourceChangingScheduler",
-        "TrialScheduler", "create_scheduler", "resource_changing_scheduler",
+        "resource_changing_scheduler",
     )},
     **{f"ray.tune.search.{name}": _TUNE for name in (
         "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "create_searcher",

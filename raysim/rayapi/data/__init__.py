@@ -49,6 +49,7 @@ from raysim.rayapi.data.preprocessors import Preprocessor
 from raysim.rayapi.data.randomness import RandomSeedConfig
 from raysim.rayapi.data.read import (
     from_arrow,
+    from_blocks,
     from_huggingface,
     from_items,
     from_numpy,
@@ -93,6 +94,7 @@ __all__ = [
     "expressions",
     "from_arrow",
     "from_arrow_refs",
+    "from_blocks",
     "from_huggingface",
     "from_items",
     "from_numpy",

@@ -91,7 +91,7 @@ class AggregateFnV2:
         return self.aggregate_block(to_arrow(group))
 
 
-class _OfColumn:
+class OfColumn:
     """One of Ray's own: a function of the values, one of two results, one of the end."""
 
     def __init__(
@@ -138,7 +138,7 @@ class _OfColumn:
         return found
 
 
-class Sum(_OfColumn):
+class Sum(OfColumn):
     """``Sum``."""
 
     def __init__(
@@ -155,7 +155,7 @@ class Sum(_OfColumn):
         return one + other
 
 
-class Min(_OfColumn):
+class Min(OfColumn):
     """``Min``."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Min(_OfColumn):
         return min(one, other)
 
 
-class Max(_OfColumn):
+class Max(OfColumn):
     """``Max``."""
 
     def __init__(
@@ -193,7 +193,7 @@ class Max(_OfColumn):
         return max(one, other)
 
 
-class AbsMax(_OfColumn):
+class AbsMax(OfColumn):
     """``AbsMax``."""
 
     def __init__(
@@ -212,7 +212,7 @@ class AbsMax(_OfColumn):
         return max(one, other)
 
 
-class Mean(_OfColumn):
+class Mean(OfColumn):
     """``Mean``."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Mean(_OfColumn):
         return None if found is None else found[0] / found[1]
 
 
-class Std(_OfColumn):
+class Std(OfColumn):
     """``Std``: Welford's, as Ray merges it."""
 
     def __init__(
@@ -263,7 +263,7 @@ class Std(_OfColumn):
         return math.sqrt(m2 / (count - self._ddof)) if count > self._ddof else math.nan
 
 
-class Quantile(_OfColumn):
+class Quantile(OfColumn):
     """``Quantile``."""
 
     def __init__(
@@ -286,7 +286,7 @@ class Quantile(_OfColumn):
         return None if found is None else float(np.quantile(found, self._q))
 
 
-class ApproximateQuantile(_OfColumn):
+class ApproximateQuantile(OfColumn):
     """``ApproximateQuantile``: of the sorted values, those at some ranks.
 
     Ray asks a KLL sketch, which is exact up to some ``quantile_precision`` values; this always is.
@@ -317,7 +317,7 @@ class ApproximateQuantile(_OfColumn):
         return [float(ordered[min(int(q * len(ordered)), last)]) for q in self._quantiles]
 
 
-class Unique(_OfColumn):
+class Unique(OfColumn):
     """``Unique``: each value once, missing ones too unless they are ignored."""
 
     def __init__(
@@ -352,15 +352,17 @@ class CountDistinct(Unique):
         return len(found)
 
 
-class ValueCounter(_OfColumn):
+class ValueCounter(OfColumn):
     """``ValueCounter``: each value, and how often it is there."""
 
     def __init__(self, on: str, alias_name: str | None = None) -> None:
         super().__init__("value_counter", on, True, alias_name)
 
-    def of_values(self, values: Any) -> Any:
-        """As above."""
-        return collections.Counter(values.tolist())
+    def of_rows(self, key: Any, group: Columns) -> Any:
+        """Nulls are counted, too."""
+        del key
+        assert self.on is not None, "checked before it is run"
+        return collections.Counter(group[self.on].tolist())
 
     def both(self, one: Any, other: Any) -> Any:
         """As above."""
@@ -372,7 +374,7 @@ class ValueCounter(_OfColumn):
         return {"values": list(found), "counts": list(found.values())}
 
 
-class _Percentage(_OfColumn):
+class _Percentage(OfColumn):
     """Of two counts."""
 
     def both(self, one: Any, other: Any) -> Any:
@@ -413,7 +415,7 @@ class ZeroPercentage(_Percentage):
         return zeros, len(known) if self.ignore_nulls else len(column)
 
 
-class AsList(_OfColumn):
+class AsList(OfColumn):
     """``AsList``."""
 
     def __init__(
@@ -433,7 +435,7 @@ class AsList(_OfColumn):
         return one + other
 
 
-class Count(_OfColumn):
+class Count(OfColumn):
     """``Count``: of rows, or of a column's values."""
 
     def __init__(

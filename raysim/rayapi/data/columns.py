@@ -203,6 +203,10 @@ def _plain(array: Array) -> Array:
     first = next((v for v in array if v is not None), None) if array.dtype == object else None
     if isinstance(first, list):
         return objects_of([np.asarray(v) if isinstance(v, list) else v for v in array])
+    if array.dtype.kind in "iuf":  # Arrow's own memory: nobody may write into it
+        array = array.view()
+        array.flags.writeable = False
+        return array
     return array.astype(object) if array.dtype.kind == "U" else _numbers(array)
 
 

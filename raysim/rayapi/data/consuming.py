@@ -6,7 +6,8 @@ Real counterpart: the consumption APIs of ``ray/data/dataset.py``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
@@ -57,6 +58,9 @@ class Consumable:
         """``Dataset.count``; known of what is only read."""
         if not self._spec.operations:
             return self._spec.source.rows
+        counted = getattr(self, "_rows_of", None)
+        if counted is not None:
+            return int(counted.count())
         return int(executions.drained(self._spec, None)[0].rows)
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
@@ -122,3 +126,13 @@ class Consumable:
         """``Dataset.columns``."""
         found = self.schema(fetch_if_missing)
         return None if found is None else found.names
+
+
+def with_first(
+    dataset: Any, first: Columns | None, made: Callable[[Any], Any] | None = None
+) -> Any:
+    """``dataset``, of which a row is known: ``first``, or what ``made`` makes of it."""
+    if first:
+        with suppress(Exception):  # then the tasks will fail, when it is run
+            dataset._first = first if made is None else made(first)  # noqa: SLF001  (its room's)
+    return dataset

@@ -23,10 +23,11 @@ from raysim.rayapi.data import (
     stats,
     writes,
 )
+from raysim.rayapi.data.columnar import Columnar
 from raysim.rayapi.data.columns import Columns, sliced
-from raysim.rayapi.data.consuming import Consumable
+from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
-from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, summary
+from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
 from raysim.rayapi.data.functions import (
     call_of,
     check_batch_size,
@@ -37,7 +38,6 @@ from raysim.rayapi.data.functions import (
 from raysim.rayapi.data.grouped import GroupedData
 from raysim.rayapi.data.iterator import DataIterator
 from raysim.rayapi.data.keys import SortKey
-from raysim.rayapi.data.projections import adding, dropping, renaming, selecting
 from raysim.rayapi.data.randomness import draws_of
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -59,7 +59,7 @@ _REFUSED = frozenset([
 """What Ray 2.60's has besides."""
 
 
-class Dataset(Consumable):
+class Dataset(Columnar):
     """``ray.data.Dataset``."""
 
     def __init__(
@@ -89,19 +89,23 @@ class Dataset(Consumable):
                 specs.Dataset(source=self._spec.source), first=self._source_row, files=self._files
             )
             return summary(self._spec, source.schema(fetch_if_missing=False))
-        source_rows = self._spec.source.rows if self._spec.source.counted else None
-        return ascii_repr(schema, None if self._spec.operations else source_rows, None)
+        return ascii_repr(schema, rows_after(self._spec), None, self.name)
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
         made = Dataset(self._spec.then(operation), kept, files=self._files)
-        made._source_row = self._source_row
+        made._source_row, made.name = self._source_row, self.name
         return made
 
-    def _drawn(self, seed: Any, make: Callable[[int], specs.Drawn]) -> Dataset:
+    def _alike(self, operation: specs.Operation, *others: Dataset) -> Dataset:
+        """An operation that leaves columns as they are."""
+        made: Dataset = with_first(self._then(operation, *others), self._first)
+        return made
+
+    def _drawn(self, seed: Any, make: Callable[[int], specs.Drawn]) -> specs.Drawn:
         """An operation that every execution may draw anew, when no program runs."""
         draws = draws_of(seed)
-        return self._then(replace(make(draws()), again=lambda: make(draws())))
+        return replace(make(draws()), again=lambda: make(draws()))
 
     # ---- rows ------------------------------------------------------------------------------------
 
@@ -183,8 +187,9 @@ class Dataset(Consumable):
         )  # fmt: skip
 
     def by_blocks(
-        self, name: str, made: Any, options: dict[str, Any], *, actors: bool = False
-    ) -> Dataset:
+        self, name: str, made: Any, options: dict[str, Any], *, actors: bool = False,
+        changes_rows: bool = False,
+    ) -> Dataset:  # fmt: skip
         """``made`` of every block's Arrow table, under an operator's name."""
         call = call_of(session_here(), made, "map_batches", batch_format="pyarrow")
         concurrency = getattr(options.get("compute"), "concurrency", options.get("concurrency"))
@@ -192,64 +197,39 @@ class Dataset(Consumable):
             specs.Map(
                 name=name, hook=call, num_cpus=options.get("num_cpus"),
                 num_gpus=options.get("num_gpus") or 0.0, concurrency=concurrency, actors=actors,
-                remote_args=custom_resources(options), slices=sliced,
+                remote_args=custom_resources(options), slices=sliced, changes_rows=changes_rows,
             )
         )  # fmt: skip
 
     # ---- columns ---------------------------------------------------------------------------------
-
-    def add_column(
-        self, col: str, fn: Any, *, batch_format: str | None = "pandas", **options: Any
-    ) -> Dataset:
-        """``Dataset.add_column``: ``fn`` gets a batch as ``batch_format`` says."""
-        known = ["pandas", "pyarrow", "numpy", "cudf"]
-        if batch_format not in known:
-            raise ValueError(f"batch_format argument must be on of {known}, got: {batch_format}")
-        if not callable(fn):
-            raise ValueError(f"`fn` must be callable, got {fn}")
-        return self.map_batches(adding(col, fn, batch_format), batch_format=batch_format, **options)
-
-    def select_columns(self, cols: Any, **options: Any) -> Dataset:
-        """``Dataset.select_columns``."""
-        return self.map_batches(selecting(cols), batch_format=None, **options)
-
-    with_column = program_call(predicates.with_column)
-    with_columns = program_call(predicates.with_columns)
-
-    def drop_columns(self, cols: list[str], **options: Any) -> Dataset:
-        """``Dataset.drop_columns``."""
-        if not cols:
-            return self
-        return self.map_batches(dropping(cols), batch_format=None, **options)
-
-    def rename_columns(self, names: Any, **options: Any) -> Dataset:
-        """``Dataset.rename_columns``."""
-        made = renaming(names, lambda: self.columns() or [])
-        return self.map_batches(made, batch_format=None, **options)
 
     @program_call
     def random_sample(self, fraction: float, *, seed: Any = None) -> Dataset:
         """``Dataset.random_sample``: each row with this chance."""
         if not 0 <= fraction <= 1:
             raise ValueError("Fraction must be between 0 and 1.")
-        return self._drawn(seed, partial(exchanges.random_sample, session_here(), fraction))
+        make = partial(exchanges.random_sample, session_here(), fraction)
+        return self._then(self._drawn(seed, make))
 
     # ---- all to all ------------------------------------------------------------------------------
 
     def limit(self, limit: int) -> Dataset:
         """``Dataset.limit``."""
-        return self._then(specs.Limit(rows=max(limit, 0)))
+        return self._alike(specs.Limit(rows=max(limit, 0)))
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        return self._then(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001  (its own class)
+        return self._alike(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001  (its own class)
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:
         """``Dataset.zip``."""
         found = self
         for each in other:
+            first, more = found._first, each._first  # noqa: SLF001  (its own class)
             found = found._then(exchanges.zipped(session_here(), each._spec), each)  # noqa: SLF001  (its own class)
+            if first and more:
+                with_first(found, first, partial(exchanges.beside, other=more))
         return found
 
     @program_call
@@ -262,12 +242,12 @@ class Dataset(Consumable):
             raise NotEmulatedError("ray.data random_shuffle by push", "the pull-based shuffle")
         blocks = num_blocks or executions.estimated_blocks(self._spec)
         made = partial(exchanges.random_shuffle, session_here(), partitions=blocks)
-        return self._drawn(seed, made)
+        return self._alike(self._drawn(seed, made))
 
     @program_call
     def randomize_block_order(self, *, seed: Any = None) -> Dataset:
         """``Dataset.randomize_block_order``: rows stay in their blocks."""
-        return self._drawn(seed, exchanges.block_order)
+        return self._alike(self._drawn(seed, exchanges.block_order))
 
     @program_call
     def repartition(
@@ -289,7 +269,7 @@ class Dataset(Consumable):
         else:
             assert num_blocks is not None, "checked above"
             made = exchanges.repartition(session, num_blocks, shuffle=shuffle)
-        return self._then(made)
+        return self._alike(made)
 
     @program_call
     def sort(self, key: Any, descending: Any = False, boundaries: Any = None) -> Dataset:
@@ -297,9 +277,11 @@ class Dataset(Consumable):
         if key is None:
             raise ValueError("The 'key' parameter cannot be None for sorting.")
         said = SortKey.of(key, descending, boundaries)
+        if self._first:
+            said.check(list(self._first))
         blocks = executions.estimated_blocks(self._spec)
         parts = len(said.boundaries) + 1 if said.boundaries else blocks
-        return self._then(exchanges.sorting(session_here(), said, parts, blocks))
+        return self._alike(exchanges.sorting(session_here(), said, parts, blocks))
 
     join = joins.join
 
@@ -373,7 +355,7 @@ class Dataset(Consumable):
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
         made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
-        self.ran = made.ran = ran
+        self.ran, made.ran, made.name = ran, ran, self.name
         return made
 
     stats = stats.stats
@@ -482,9 +464,9 @@ class MaterializedDataset(Dataset):
             return super().__repr__()
         rows = self.count()
         if rows <= MOST_ROWS:
-            return ascii_repr(schema, rows, self.take_all())
+            return ascii_repr(schema, rows, self.take_all(), self.name)
         *_, last = self.split_at_indices([rows - (MOST_ROWS - HEAD_ROWS)])
-        return ascii_repr(schema, rows, [*self.take(HEAD_ROWS), *last.take_all()])
+        return ascii_repr(schema, rows, [*self.take(HEAD_ROWS), *last.take_all()], self.name)
 
     def materialize(self) -> MaterializedDataset:
         """It is."""

@@ -24,7 +24,10 @@ _BORDERS = {
 _SIDE, _BETWEEN = "\u2502", "\u2506"
 
 
-def ascii_repr(schema: Schema, rows: int | None, shown: Sequence[dict[str, Any]] | None) -> str:
+def ascii_repr(
+    schema: Schema, rows: int | None, shown: Sequence[dict[str, Any]] | None,
+    called: str | None = None,
+) -> str:  # fmt: skip
     """A table; ``shown`` are rows of materialised data, all of them or the first and last."""
     heads = [[_short(name) for name in schema.names], ["---"] * len(schema.names)]
     heads.append([_short(str(kind)) for kind in schema.types])
@@ -37,7 +40,25 @@ def ascii_repr(schema: Schema, rows: int | None, shown: Sequence[dict[str, Any]]
     if shown is not None:
         last = f"(Showing {len(shown)} of {said} rows)"
     table = "\n".join(_lines(heads, cells, widths))
-    return f"shape: ({said}, {len(schema.names)})\n{table}\n{last}"
+    begins = "" if called is None else f"name: {called}\n"
+    return f"{begins}shape: ({said}, {len(schema.names)})\n{table}\n{last}"
+
+
+_KEEPING = (specs.AllToAll, specs.Reorder)
+"""Operations after which there are as many rows, but for aggregations."""
+
+
+def rows_after(spec: specs.Dataset) -> int | None:
+    """Of a dataset that has not run; None: an operation may change how many there are."""
+    rows = spec.source.rows if spec.source.counted else None
+    for operation in spec.operations:
+        if isinstance(operation, specs.Limit):
+            rows = None if rows is None else min(rows, operation.rows)
+        elif isinstance(operation, specs.Map):
+            rows = None if operation.changes_rows else rows
+        elif getattr(operation, "kind", "") == "aggregate" or not isinstance(operation, _KEEPING):
+            return None
+    return rows
 
 
 def summary(spec: specs.Dataset, schema: Schema | None) -> str:

@@ -211,14 +211,19 @@ def _side_by_side(blocks: list[Columns]) -> list[Columns]:
     while count < len(blocks) and rows < half:
         rows += rows_of(blocks[count])
         count += 1
-    made = dict(joined(blocks[:count]))
-    for name, column in joined(blocks[count:]).items():
+    return [beside(joined(blocks[:count]), joined(blocks[count:]))]
+
+
+def beside(one: Columns, other: Columns) -> Columns:
+    """Columns of both; of two with one name the second gets a number."""
+    made = dict(one)
+    for name, column in other.items():
         own, again = name, 0
         while own in made:
             again += 1
             own = f"{name}_{again}"
         made[own] = column
-    return [made]
+    return made
 
 
 # ---- sorts ---------------------------------------------------------------------------------------

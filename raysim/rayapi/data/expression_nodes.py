@@ -54,6 +54,13 @@ def compute() -> Any:
     return import_unpatched("pyarrow.compute")
 
 
+_REFUSED = frozenset([
+    "data_type", "expand_projection", "get_type", "is_idempotent", "nullable",
+    "structurally_equals", "to_field", "to_pyarrow",
+])  # fmt: skip
+"""What Ray 2.60's has besides."""
+
+
 class Expr:
     """``ray.data.expressions.Expr``."""
 
@@ -149,8 +156,8 @@ class Expr:
             return functools.partial(_arrow_call, name, self)
         if name in NAMESPACES:
             return NAMESPACES[name](self)
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name not in _REFUSED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NotEmulatedError(f"ray.data.expressions.Expr.{name}", "map_batches")
 
     def __bool__(self) -> bool:

@@ -98,6 +98,7 @@ def _read(
     options: dict[str, Any],
 ) -> Dataset:  # fmt: skip
     said = {k: v for k, v in options.items() if k not in _IGNORED and v is not None}
+    optional = options.get("ignore_missing_paths", False)
     with_paths = said.pop("include_paths", False)
     extensions = said.pop("file_extensions", _EXTENSIONS.get(kind))
     partitioning = said.pop("partitioning", None)
@@ -110,11 +111,13 @@ def _read(
     if there is not None:
         return described_dataset(there, name, override_num_blocks)
     here = [local(path, f"read_{kind}", how_to_describe(path)) for path in named]
+    here = [path for path in here if path.exists() or not optional]
     files = [f for path in here for f in expanded(path, extensions)]
     if wanted is not None:
         files = [Path(file) for file in wanted([str(file) for file in files])]
     if not files:
-        raise FileNotFoundError(f"No input files found to read: {named}.")
+        raise _no_files(kind, named, any(True for path in here for _ in expanded(path, None)),
+                        extensions)  # fmt: skip
     found = []
     for file in files:
         with real_datetime():
@@ -152,6 +155,20 @@ def _dataset_of(
 
     first = sliced(joined(found), 0, 1) if kind == "parquet" else None
     return Dataset(specs.Dataset(source=source()), first=first, files=tuple(map(str, files)))
+
+
+def _no_files(kind: str, named: Any, there_are: bool, extensions: Any) -> Exception:
+    """As ``FileBasedDatasource`` says it; Parquet's says it otherwise."""
+    if kind == "parquet":
+        return FileNotFoundError(f"No input files found to read: {named}.")
+    if there_are and extensions:
+        return ValueError(
+            "No input files found to read with the following file extensions: "
+            f"{list(extensions)}. Please double check that 'file_extensions' field is set properly."
+        )
+    return ValueError(
+        f"No files found under {named}. Note that listing skips names starting with '_' or '.'."
+    )
 
 
 def expanded(path: Path, extensions: Any) -> Iterator[Path]:

@@ -112,7 +112,7 @@ class Call:
         try:
             return self._output(self._function(state), parts)
         except _WrongOutputError as error:
-            raise ValueError(*error.args) from None
+            raise error.as_ray_says() from None
         except Exception as error:
             raise UserCodeException("UDF failed to process a data block.") from error
 
@@ -137,7 +137,7 @@ class Call:
         made: list[Columns] = []
         for _, answer in self._answers(function, batches, BATCHES_AT_ONCE):
             answers = answer if hasattr(answer, "__next__") else [answer]
-            made += [from_batch(one) for one in answers]
+            made += [_batch(one) for one in answers]
         return made
 
     def _answers(
@@ -179,13 +179,31 @@ class Call:
             if self.kind == "map":
                 yield _row(answer)
             elif self.kind == "flat_map":
-                yield from map(_row, answer)
+                yield from map(_row, _items(answer))
             elif answer:
                 yield row
 
 
-class _WrongOutputError(ValueError):
-    """A function returned what is no row: no error of the function's own."""
+class _WrongOutputError(Exception):
+    """A function returned what is no row or batch: no error of the function's own."""
+
+    def as_ray_says(self) -> Exception:
+        """What the task fails with."""
+        kind = TypeError if "not iterable" in str(self) else ValueError
+        return kind(*self.args)
+
+
+def _batch(answer: Any) -> Columns:
+    try:
+        return from_batch(answer)
+    except ValueError as error:
+        raise _WrongOutputError(*error.args) from None
+
+
+def _items(answer: Any) -> Iterable[Any]:
+    if not isinstance(answer, Iterable):
+        raise _WrongOutputError(f"'{type(answer).__name__}' object is not iterable")
+    return answer
 
 
 def _row(answer: Any) -> Any:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import keys
-from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum, columns_of, merged
+from raysim.rayapi.data.aggregate import (
+    Count,
+    Max,
+    Mean,
+    Min,
+    OfColumn,
+    Std,
+    Sum,
+    columns_of,
+    merged,
+)
 from raysim.rayapi.data.columns import (
     Columns,
     column_of,
@@ -22,6 +32,7 @@ from raysim.rayapi.data.columns import (
     sliced,
     to_batch,
 )
+from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.exchanges import Task, by_keys, repartition
 from raysim.rayapi.data.expression_nodes import Expr
@@ -42,6 +53,10 @@ class GroupedData:
         self._dataset = dataset
         self._names = SortKey.of(key).columns
         self._partitions = num_partitions
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"GroupedData(dataset={self._dataset}, key={self._key!r})"
 
     @program_call
     def aggregate(self, *aggs: Any) -> Dataset:
@@ -49,9 +64,18 @@ class GroupedData:
         partitions = self._partitions or _usual()
         if not self._names:
             partitions = 1
-        return self._dataset._then(  # noqa: SLF001  (its own module's, so to speak)
+        made = self._dataset._then(  # noqa: SLF001  (its own module's, so to speak)
             _aggregation(session_here(), self._names, aggs, partitions)
         )
+        if not all(isinstance(agg, OfColumn) for agg in aggs):
+            return made  # a program's own: what it makes is seen when it is run
+        key, first = SortKey.of(list(self._names)), self._dataset._first  # noqa: SLF001  (as above)
+        found: Dataset = with_first(
+            made,
+            first,
+            lambda some: _merged(_accumulated(sliced(some, 0, 1), key, aggs), key, aggs),
+        )
+        return found
 
     def _on(self, agg: Callable[..., Any], on: Any, **more: Any) -> Dataset:
         columns = self._dataset.columns_to_aggregate(on, self._names)

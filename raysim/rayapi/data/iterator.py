@@ -73,6 +73,8 @@ class DataIterator:
     ) -> Iterable[Any]:  # fmt: skip
         """``iter_batches``."""
         to_batch({}, batch_format)  # whether there is such a format is said at once
+        if batch_size == 0:
+            return _Iterable(lambda: iter(()))
         said = _batching(
             prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
@@ -98,6 +100,8 @@ class DataIterator:
                 "collate_fn cannot be used with dtypes. You should manually convert the output "
                 "Torch tensors to the desired dtype inside collate_fn."
             )
+        if batch_size == 0:
+            return _Iterable(lambda: iter(()))
         default = DefaultCollateFn(dtypes)
         said = _batching(
             prefetch_batches, batch_size, drop_last, local_shuffle_buffer_size, local_shuffle_seed

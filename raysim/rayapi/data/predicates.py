@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from raysim.rayapi.data.columns import from_arrow, to_arrow
+from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.expression_nodes import (
     LONGEST_NAME,
     BinaryExpr,
@@ -84,8 +86,13 @@ def with_columns(dataset: Any, exprs: Any = None, *more_exprs: Any, **options: A
         columns |= {name: expr.alias(name) for name, expr in each.items()}
     if not columns:
         return dataset
-    actors = any(isinstance(p, UDFExpr) and p.of_class for e in columns.values() for p in parts(e))
-    return dataset.by_blocks("Project", Projected(columns), options, actors=actors)
+    udfs = [p for e in columns.values() for p in parts(e) if isinstance(p, UDFExpr)]
+    project = Projected(columns)
+    made = dataset.by_blocks("Project", project, options, actors=any(p.of_class for p in udfs))
+    if not udfs:
+        first = dataset._first  # noqa: SLF001  (its room's)
+        with_first(made, first, lambda some: from_arrow(project(to_arrow(some))))
+    return made
 
 
 def filtered(dataset: Any, predicate: Any, options: dict[str, Any]) -> Any:
@@ -108,7 +115,7 @@ def filtered(dataset: Any, predicate: Any, options: dict[str, Any]) -> Any:
             "fn_constructor_kwargs' cannot be used."
         )
     kept = Kept(predicate)
-    return dataset.by_blocks(f"Filter({kept.__name__})", kept, options)
+    return dataset.by_blocks(f"Filter({kept.__name__})", kept, options, changes_rows=True)
 
 
 def parsed(text: str) -> Expr:

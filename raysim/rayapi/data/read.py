@@ -56,9 +56,16 @@ def range(  # noqa: A001  (Ray's name)
 ) -> Dataset:  # fmt: skip
     """``ray.data.range``: a column ``id``."""
     del concurrency
+    if override_num_blocks == 0:
+        raise ZeroDivisionError("integer division or modulo by zero")
     blocks = override_num_blocks or (parallelism if parallelism > 0 else None)
     return dataset_of(
-        "ReadRange", n, 8.0, lambda a, b: {"id": np.arange(a, b)}, blocks, {"id": np.zeros(1, int)}
+        "ReadRange",
+        max(n, 0),
+        8.0,
+        lambda a, b: {"id": np.arange(a, b)},
+        blocks,
+        {"id": np.zeros(1, int)},
     )
 
 
@@ -146,6 +153,12 @@ def from_arrow(tables: Any, *, override_num_blocks: int | None = None) -> Materi
         if override_num_blocks is None
         else _in_memory(joined(parts), override_num_blocks)
     )
+
+
+@program_call
+def from_blocks(blocks: list[Any]) -> MaterializedDataset:
+    """``ray.data.from_blocks``: tables of Arrow or pandas, each a block."""
+    return put_blocks([from_batch(block) for block in blocks])
 
 
 @program_call

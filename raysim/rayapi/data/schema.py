@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.columns import Array, Columns, column_of, is_map, missing
+from raysim.rayapi.data.columns import Array, Columns, column_of, is_map, missing, sliced, to_arrow
 
 _ARROW = {"float64": "double", "float32": "float", "float16": "halffloat"}
 
@@ -29,6 +29,11 @@ class Schema:
     def types(self) -> list[Any]:
         """Their types: Arrow's where pyarrow is there, else its names for them."""
         return [_type_of(column) for column in self._columns.values()]
+
+    @property
+    def base_schema(self) -> Any:
+        """Of pyarrow, as ``types`` are named."""
+        return to_arrow(sliced(self._columns, 0, 1)).schema.remove_metadata()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and (self.names, self.types) == (other.names, other.types)
@@ -66,8 +71,25 @@ def _type_of(column: Array) -> str:
         return f"struct<{', '.join(fields)}>"
     if isinstance(known[0], bytes):
         return "binary"
+    if (said := _by_name(known)) is not None:
+        return said
     found = column_of(known)
     return "object" if found.dtype == object else _named(found.dtype)
+
+
+def _by_name(known: list[Any]) -> str | None:
+    """Of values that numpy has no type for; the program's classes of them are its own."""
+    kinds = {type(value).__name__ for value in known}
+    if kinds == {"date"}:
+        return "date32[day]"
+    if kinds == {"timedelta"}:
+        return "duration[us]"
+    if kinds == {"Decimal"}:
+        parts = [value.as_tuple() for value in known]
+        scale = max(max(-part.exponent, 0) for part in parts)
+        whole = max(max(len(part.digits) + part.exponent, 0) for part in parts)
+        return f"decimal128({whole + scale}, {scale})"
+    return None
 
 
 def _named(dtype: np.dtype[Any]) -> str:

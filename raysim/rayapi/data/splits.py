@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from raysim.rayapi.unsupported import NotEmulatedError
+import numpy as np
+
 from raysim.raylibs.data.blocks import Block, sliced
 
 
@@ -78,23 +79,61 @@ def train_test_split(
     stratify: str | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """``Dataset.train_test_split``."""
+    if shuffle and stratify is not None:
+        raise ValueError(
+            "Cannot specify both 'shuffle=True' and 'stratify' parameters. Stratified splitting "
+            "maintains class proportions and is incompatible with shuffling."
+        )
     if stratify is not None:
-        raise NotEmulatedError("ray.data.Dataset.train_test_split(stratify=)", "shuffle=True")
+        return _stratified(dataset, test_size, stratify)
     found = dataset.random_shuffle(seed=seed) if shuffle else dataset
     if isinstance(test_size, float):
-        if not 0 < test_size < 1:
-            raise ValueError(
-                "If `test_size` is a float, it must be bigger than 0 and smaller than 1. Got "
-                f"{test_size}."
-            )
+        _check_share(test_size)
         first, second = found.split_proportionately([1 - test_size])
         return first, second
     whole = found.materialize()
     rows = whole.count()
+    _check_rows(test_size, rows)
+    first, second = whole.split_at_indices([rows - test_size])
+    return first, second
+
+
+def _stratified(dataset: Any, test_size: Any, column: str) -> tuple[Any, Any]:
+    """The last of each group's rows are for tests."""
+    if isinstance(test_size, float):
+        _check_share(test_size)
+        share = test_size
+    else:
+        rows = dataset.count()
+        _check_rows(test_size, rows)
+        share = test_size / rows
+
+    def add_train_flag(group: Any) -> Any:
+        rows = len(next(iter(group.values())))
+        train = rows - int(rows * share)
+        return {**group, _FLAG: np.arange(rows) < train}
+
+    flagged = dataset.groupby(column).map_groups(add_train_flag).materialize()
+    first = flagged.filter(lambda row: row[_FLAG]).drop_columns([_FLAG])
+    second = flagged.filter(lambda row: not row[_FLAG]).drop_columns([_FLAG])
+    return first, second
+
+
+_FLAG = "__ray_train_test_split_is_train__"
+"""Of a column that is there for a moment."""
+
+
+def _check_share(test_size: float) -> None:
+    if not 0 < test_size < 1:
+        raise ValueError(
+            "If `test_size` is a float, it must be bigger than 0 and smaller than 1. Got "
+            f"{test_size}."
+        )
+
+
+def _check_rows(test_size: int, rows: int) -> None:
     if not 0 < test_size < rows:
         raise ValueError(
             "If `test_size` is an int, it must be bigger than 0 and smaller than the size of "
             f"the dataset ({rows}). Got {test_size}."
         )
-    first, second = whole.split_at_indices([rows - test_size])
-    return first, second

@@ -136,9 +136,19 @@ def write_csv(self: Dataset, path: Any, **options: Any) -> None:
     write(self, "csv", path, options)
 
 
-def write_json(self: Dataset, path: Any, **options: Any) -> None:
-    """``Dataset.write_json``: a line of every row."""
-    write(self, "json", path, options)
+def write_json(
+    self: Dataset, path: Any, *, pandas_json_args_fn: Callable[[], dict[str, Any]] | None = None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """``Dataset.write_json``: a line of every row, or what the arguments say pandas is to write."""
+
+    def store(columns: Columns, file: Path, _: str) -> None:
+        said = {} if pandas_json_args_fn is None else dict(pandas_json_args_fn())
+        orient = said.pop("orient", "records")
+        lines = said.pop("lines", orient == "records")
+        to_batch(columns, "pandas").to_json(file, orient=orient, lines=lines, **said)
+
+    write(self, "json", path, {**options, "writer": store})
 
 
 def write_numpy(self: Dataset, path: Any, *, column: str, **options: Any) -> None:
@@ -195,15 +205,11 @@ def _csv(columns: Columns, file: Path, _column: str) -> None:
     import_unpatched("pyarrow.csv").write_csv(to_arrow(columns), file)
 
 
-def _json(columns: Columns, file: Path, _column: str) -> None:
-    to_batch(columns, "pandas").to_json(file, orient="records", lines=True)
-
-
 def _npy(columns: Columns, file: Path, column: str) -> None:
     np.save(file, columns[column])
 
 
 _WRITERS: dict[str, Callable[[Columns, Path, str], None]] = {
-    "parquet": _parquet, "csv": _csv, "json": _json, "npy": _npy,
+    "parquet": _parquet, "csv": _csv, "npy": _npy,
     "orc": _orc,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.serve.context import SERVING, Serving, here
+from raysim.rayapi.serve.exceptions import RayServeException
 
 
 class _One(NamedTuple):
@@ -150,7 +151,7 @@ async def _fill(batch: list[_One], answered: Any) -> None:
 
 def _of_size(results: Any, size: int) -> Any:
     if len(results) != size:
-        raise RuntimeError(
+        raise RayServeException(
             "Batched function doesn't preserve batch size. The input list has length "
             f"{size} but the returned list has length {len(results)}."
         )

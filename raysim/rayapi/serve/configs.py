@@ -15,8 +15,10 @@ from raysim.rayapi.serve.policies import (
     AutoscalingPolicy,  # noqa: F401  (as above)
     ProgramPolicy,
 )
+from raysim.rayapi.serve.validation import AutoscalingConfig, check_names, check_values
 from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
-from raysim.raylibs.serve.config import AutoscalingConfig, DeploymentConfig, MultiplexConfig
+from raysim.raylibs.serve.config import AutoscalingConfig as Scaling
+from raysim.raylibs.serve.config import DeploymentConfig, MultiplexConfig
 from raysim.raylibs.serve.defaults import RAY_2_60
 
 AUTO = {"target_ongoing_requests": 2.0, "min_replicas": 1, "max_replicas": 100}
@@ -83,8 +85,15 @@ class gRPCOptions:  # noqa: N801  (Ray's own name)
             raise NotEmulatedError("gRPCOptions(request_timeout_s=)", "timeout= of the client")
 
 
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+def checked(options: Mapping[str, Any], function: str = "deployment") -> dict[str, Any]:
     """Options as Ray takes them; ``num_replicas="auto"`` becomes a way to scale.
+
+    Parameters
+    ----------
+    options
+        As they were said.
+    function
+        Who is told of those that Ray has not.
 
     Raises
     ------
@@ -94,15 +103,15 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         What the emulated Serve has not.
     """
     said = dict(options)
-    for name in said:
-        if name not in OPTIONS:
-            raise TypeError(f"deployment() got an unexpected keyword argument {name!r}")
+    check_names(function, said, OPTIONS)
     for name in REFUSED:
         if said.get(name):
             raise NotEmulatedError(f"@serve.deployment({name}=)")
     replicas, scaling = said.get("num_replicas"), said.get("autoscaling_config")
     if replicas == "auto":
         said["num_replicas"] = None
+        if isinstance(scaling, AutoscalingConfig):
+            scaling = scaling.model_dump(exclude_unset=True)
         said["autoscaling_config"] = AUTO | dict(scaling or {})
     elif replicas == 0:
         raise ValueError("num_replicas is expected to larger than 0")
@@ -112,25 +121,35 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if "max_ongoing_requests" in said and said["max_ongoing_requests"] is None:
         raise ValueError("`max_ongoing_requests` must be non-null, got None.")
+    check_values(said)
     scaling_of(said.get("autoscaling_config"))
     return said
 
 
-def scaling_of(said: Any) -> AutoscalingConfig | None:
+def scaling_of(said: Any) -> Scaling | None:
     """``autoscaling_config=``: a dictionary, or Ray's class.
 
     Raises
     ------
-    NotEmulatedError
-        A field that is not emulated.
+    ValueError
+        pydantic's, of its values.
     """
-    if said is None or isinstance(said, AutoscalingConfig):
+    if said is None or isinstance(said, Scaling):
         return said
-    unknown = [name for name in said if name not in AutoscalingConfig.__dataclass_fields__]
-    if unknown:
-        known = ", ".join(AutoscalingConfig.__dataclass_fields__)
-        raise NotEmulatedError(f"autoscaling_config={{{unknown[0]!r}: ...}}", known)
-    return AutoscalingConfig(**said)
+    model = said if isinstance(said, AutoscalingConfig) else AutoscalingConfig(**said)
+    found = {name: getattr(model, name) for name in _SCALING}
+    return Scaling(
+        **found | ({} if model.target_ongoing_requests else {"target_ongoing_requests": 2.0}),
+        upscaling_factor=model.get_upscaling_factor(),
+        downscaling_factor=model.get_downscaling_factor(),
+    )
+
+
+_SCALING = tuple(
+    name for name in AutoscalingConfig.model_fields
+    if name in Scaling.__dataclass_fields__ and not name.endswith("scaling_factor")
+)  # fmt: skip
+"""Fields that the emulated Serve has under the same name."""
 
 
 def deployment_config(

@@ -11,25 +11,85 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raysim.rayapi.serve.exceptions import RayServeException
-from raysim.rayapi.unsupported import getattr_of
+from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
 
 if TYPE_CHECKING:
     from raysim.rayapi.serve.replica import ProgramReplica
 
 
 @dataclass(frozen=True)
+class DeploymentID:
+    """Of an application."""
+
+    name: str
+    app_name: str = "default"
+
+    def __str__(self) -> str:
+        return f"Deployment(name='{self.name}', app='{self.app_name}')"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class ReplicaID:
+    """Of a deployment."""
+
+    unique_id: str
+    deployment_id: DeploymentID
+
+    def to_full_id_str(self) -> str:
+        """As actors are named."""
+        deployed = self.deployment_id
+        return f"SERVE_REPLICA::{deployed.app_name}#{deployed.name}#{self.unique_id}"
+
+    def __str__(self) -> str:
+        deployed = self.deployment_id
+        return (
+            f"Replica(id='{self.unique_id}', deployment='{deployed.name}', "
+            f"app='{deployed.app_name}')"
+        )
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class ReplicaRank:
+    """Among the replicas of a deployment."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class ReplicaContext:
     """``serve.get_replica_context()``."""
 
-    app_name: str
-    deployment: str
-    replica_tag: str
+    replica_id: ReplicaID
     servable_object: Any
+    number: int
+    """Of replicas of its deployment, in the order in which they were asked for."""
+    world_size: int
 
     @property
-    def replica_id(self) -> str:
+    def app_name(self) -> str:
+        """Of its application."""
+        return self.replica_id.deployment_id.app_name
+
+    @property
+    def deployment(self) -> str:
+        """Of which it is one."""
+        return self.replica_id.deployment_id.name
+
+    @property
+    def replica_tag(self) -> str:
         """Of this replica."""
-        return self.replica_tag
+        return self.replica_id.unique_id
+
+    @property
+    def rank(self) -> ReplicaRank:
+        """Of the first replicas; later ones have those of replicas that went."""
+        if self.number >= self.world_size:
+            raise NotEmulatedError("ReplicaContext.rank of a later replica", "replica_id")
+        return ReplicaRank(self.number)
 
 
 class Serving(NamedTuple):

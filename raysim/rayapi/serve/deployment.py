@@ -5,6 +5,7 @@ Real counterpart: ``python/ray/serve/deployment.py`` and ``_private/build_app.py
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ class Deployment:
             said.pop("autoscaling_config", None)
         elif "autoscaling_config" in changes:
             said.pop("num_replicas", None)
-        return Deployment(func_or_class or self.func_or_class, name or self.name, said | changes)
+        made = checked(said | changes, "Deployment.options")
+        return Deployment(func_or_class or self.func_or_class, name or self.name, made)
 
     def __repr__(self) -> str:
         return f"Deployment(name={self.name})"
@@ -102,7 +104,9 @@ class Built:
 
     config: ApplicationConfig
     code: Mapping[str, bytes]
-    """By deployment: the class or function, its arguments and ``user_config``, pickled."""
+    """By deployment: the class or function and its arguments, pickled."""
+    user_configs: Mapping[str, Any]
+    """By deployment: what ``reconfigure`` is called with."""
 
 
 def build(app: Application, name: str) -> Built:
@@ -110,14 +114,16 @@ def build(app: Application, name: str) -> Built:
     graph = _Graph(name)
     ingress = graph.add(app)
     return Built(
-        ApplicationConfig(name=name, ingress=ingress, deployments=tuple(graph.configs)), graph.code
-    )
+        ApplicationConfig(name=name, ingress=ingress, deployments=tuple(graph.configs)),
+        graph.code, graph.user_configs,
+    )  # fmt: skip
 
 
 class _Graph:
     def __init__(self, app_name: str) -> None:
         self.configs: list[DeploymentConfig] = []
         self.code: dict[str, bytes] = {}
+        self.user_configs: dict[str, Any] = {}
         self._app_name = app_name
         self._names: dict[int, str] = {}
 
@@ -134,9 +140,10 @@ class _Graph:
             name = f"{deployed.name}_{n}"
         self._names[id(app)] = name
         said = deployed._said  # noqa: SLF001  (one module)
-        code = dump_code((deployed.func_or_class, args, kwargs, said.get("user_config")))
+        code = dump_code((deployed.func_or_class, args, kwargs))
         version = hashlib.sha256(code).hexdigest()[:8]
         self.code[name] = code
+        self.user_configs[name] = copy.deepcopy(said.get("user_config"))
         self.configs.append(deployment_config(name, said, version, self._app_name))
         return name
 

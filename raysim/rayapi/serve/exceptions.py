@@ -49,8 +49,8 @@ class DeploymentUnavailableError(RayServeException):
     """The deployment failed to deploy."""
 
     def __init__(self, deployment_id: object) -> None:
+        super().__init__(deployment_id)
         self.message = f"{deployment_id} is unavailable because it failed to deploy."
-        super().__init__(self.message)
 
 
 class ReplicaUnavailableError(RayServeException):

@@ -22,8 +22,9 @@ from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import Raised, deserialize, serialize
 from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.exceptions import BackPressureError, RequestCancelledError
+from raysim.rayapi.serve.validation import check_names
 from raysim.rayapi.submission import put_payload
-from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
+from raysim.rayapi.unsupported import getattr_of
 from raysim.raycore.tasks import Payload, TaskError
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from raysim.raylibs.serve.request import Call
 
 CALL = "__call__"
+_QUIET = ("_prefer_local_routing", "_by_reference")
+_REFUSED = ("session_id", "request_serialization", "response_serialization")
+"""Other options of handles: those without effect, and those that are not emulated."""
 
 
 class Options(NamedTuple):
@@ -83,9 +87,7 @@ class DeploymentHandle:
         **others: Any,
     ) -> DeploymentHandle:
         """The same deployment, called otherwise."""
-        for name in others:
-            if name not in {"_prefer_local_routing", "use_new_handle_api"}:
-                raise NotEmulatedError(f"DeploymentHandle.options({name}=)")
+        check_names("DeploymentHandle.options", others, _QUIET, _REFUSED)
         now = self._options
         changed = Options(
             now.method_name if method_name is None else method_name,

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.serialization import serialize
 from raysim.rayapi.serve.handle import CALL, Asked
-from raysim.rayapi.serve.serving import LIBRARY, Served, serve_of
+from raysim.rayapi.serve.serving import LIBRARY, Serve, Served, serve_of
 from raysim.rayapi.serve.streams import Head, Reply
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.serve.event_loop import deliver
@@ -92,8 +92,8 @@ def start_request(message: Message, then: Callable[[Reply], object]) -> Callable
     message, request_id = numbered(message, session)
     found = _route(serve_of(session).apps.values(), message.path)
     if found is None:
-        said = f"Path '{message.path}' not found. Ensure that the application is deployed."
-        core.after(0, lambda _: then(_text(NOT_FOUND, said).under(ID_HEADER, request_id)))
+        reply = _of_proxy(serve_of(session), message.path).under(ID_HEADER, request_id)
+        core.after(0, lambda _: then(reply))
         return lambda: None
     served, prefix = found
     model_id = dict(message.headers).get(MODEL_HEADER, "")
@@ -190,6 +190,18 @@ def _route(apps: Any, path: str) -> tuple[Served, str] | None:
     return best
 
 
+def _of_proxy(serve: Serve, path: str) -> Reply:
+    """What no application is asked: which there are, whether the proxy is well."""
+    if path == "/-/routes":
+        apps = serve.apps.items()
+        routes = {s.route_prefix: name for name, s in apps if s.route_prefix is not None}
+        return _json(routes)
+    if path == "/-/healthz":
+        return _text(200, "success")
+    said = f"Path '{path}' not found. Ping http://.../-/routes for available routes."
+    return _text(NOT_FOUND, said)
+
+
 def _reply_of(request: Request) -> Reply:
     answer = None if request.call is None else request.call.answer
     if request.status == "ok":
@@ -198,7 +210,7 @@ def _reply_of(request: Request) -> Reply:
     if request.status in ("backpressure", "no_proxy"):
         return _text(UNAVAILABLE, "Request dropped due to backpressure.")
     if isinstance(answer, TaskError):
-        return _text(BAD, "Internal Server Error")
+        return Reply(Head(BAD, ()), b"Internal Server Error")
     return _text(BAD, "The replica died before it answered.")
 
 
@@ -291,9 +303,11 @@ def _request(message: Message) -> Any:
 
 async def _of_asgi(app: Any, message: Message, chunk: Chunk) -> Reply:
     head, body, goes_on = Head(BAD, ()), b"", False
+    replied = False
 
     async def send(part: dict[str, Any]) -> None:
-        nonlocal head, body, goes_on
+        nonlocal head, body, goes_on, replied
+        replied = True
         if part["type"] == "http.response.start":
             headers = tuple((k.decode(), v.decode()) for k, v in part.get("headers", ()))
             head = Head(part["status"], headers)
@@ -302,7 +316,11 @@ async def _of_asgi(app: Any, message: Message, chunk: Chunk) -> Reply:
             if goes_on and body:
                 chunk(head, body)
 
-    await app(_scope(message), _receiver(message), send)
+    try:
+        await app(_scope(message), _receiver(message), send)
+    except Exception:  # starlette raises what its own reply has told the client
+        if not replied or goes_on:
+            raise
     return Reply(head, body)
 
 
@@ -314,6 +332,12 @@ async def _reply(value: Any, chunk: Chunk) -> Reply:
         return _text(200, value)
     if hasattr(value, "raw_headers") and callable(value):  # starlette's Response
         return await _of_asgi(value, Message("GET", "/", "", (), b""), chunk)
+    if value is None:  # Serve sends nothing of it
+        return Reply(Head(200, (("content-type", "text/plain"),)), b"")
+    return _json(value)
+
+
+def _json(value: Any) -> Reply:
     text = json.dumps(value, default=_plain, separators=(",", ":"))
     return Reply(Head(200, (("content-type", JSON_TYPE),)), text.encode())
 

@@ -70,8 +70,8 @@ def _bind_routes(app: Any, cls: type) -> None:
         app.routes.remove(route)
         app.add_api_route(
             route.path, endpoint, methods=route.methods, response_model=route.response_model,
-            status_code=route.status_code, name=route.name, include_in_schema=False,
-            response_class=route.response_class,
+            status_code=route.status_code, name=route.name,
+            include_in_schema=route.include_in_schema, response_class=route.response_class,
         )  # fmt: skip
 
 

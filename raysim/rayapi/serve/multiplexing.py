@@ -34,13 +34,22 @@ class _Models:
                 self._models.move_to_end(model_id)
                 return self._models[model_id]
             if len(self._models) == self._most:
-                self._models.popitem(last=False)
+                await _unload(self._models.popitem(last=False)[1])
             model = self._function(*self._owner, model_id)
             self._models[model_id] = await model if inspect.isawaitable(model) else model
             here("@serve.multiplexed").replica.has_models(list(self._models))
             return self._models[model_id]
         finally:
             self._free.put_nowait(None)
+
+
+async def _unload(model: Any) -> None:
+    """At once; Python calls the method again when nobody has the model, unless it may not."""
+    if hasattr(model, "__del__"):
+        gone = model.__del__()
+        if inspect.isawaitable(gone):
+            await gone
+        model.__del__ = lambda _: None
 
 
 def multiplexed(func: Any = None, max_num_models_per_replica: int = 3) -> Any:
@@ -54,7 +63,9 @@ def multiplexed(func: Any = None, max_num_models_per_replica: int = 3) -> Any:
         The number is neither positive nor -1.
     """
     if func is not None and not inspect.iscoroutinefunction(func):
-        raise TypeError("@serve.multiplexed can only be used to decorate async functions.")
+        raise TypeError(
+            "@serve.multiplexed can only be used to decorate async functions or methods."
+        )
     if not isinstance(max_num_models_per_replica, int):
         raise TypeError("max_num_models_per_replica must be an integer.")
     if max_num_models_per_replica != -1 and max_num_models_per_replica <= 0:

@@ -4,7 +4,7 @@ Real counterpart: ``UserCallableWrapper`` of ``python/ray/serve/_private/replica
 Coroutines run in the user's event loop; other methods in a thread each
 (``RAY_SERVE_RUN_SYNC_IN_THREADPOOL``), so that ``max_ongoing_requests`` of them go on at once.
 
-Not modelled: ``check_health`` of the user's own, ``__del__`` before the process ends.
+Not modelled: ``__del__`` before the process ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import end_process, fiber_of, in_fiber, on_gpus, state_of
 from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import deserialize, serialize
-from raysim.rayapi.serve.context import SERVING, ReplicaContext, Serving
+from raysim.rayapi.serve.context import (
+    SERVING,
+    DeploymentID,
+    ReplicaContext,
+    ReplicaID,
+    Serving,
+)
 from raysim.rayapi.serve.exceptions import RayServeException
 from raysim.rayapi.serve.handle import CALL, Asked, Slot
 from raysim.raycore.scripts import Script
@@ -54,6 +60,8 @@ class ProgramReplica:
         Of its deployment, of the replica and of the application.
     code
         The class or function with its arguments, pickled.
+    user_config
+        What ``reconfigure`` is called with, unless it is None.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class ProgramReplica:
         *,
         app_name: str,
         code: bytes,
+        user_config: Any,
     ) -> None:
         self.process = process
         self.state = state_of(session, process)
@@ -74,6 +83,7 @@ class ProgramReplica:
         self.target: Any = None
         """The instance, or the function."""
         self._code = code
+        self._user_config = user_config
         self._name = name
         self._app_name = app_name
         self._running: dict[Call, Any] = {}
@@ -82,7 +92,9 @@ class ProgramReplica:
     @property
     def context(self) -> ReplicaContext:
         """What ``serve.get_replica_context()`` says in it."""
-        return ReplicaContext(self._app_name, self.config.name, self._name, self.target)
+        number = int(self._name.rpartition("#")[2])
+        replica_id = ReplicaID(f"{number:08x}", DeploymentID(self.config.name, self._app_name))
+        return ReplicaContext(replica_id, self.target, number, self.config.num_replicas)
 
     def kept(self, function: Any, owner: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What a decorator keeps for a function or method of this replica, made at first use."""
@@ -101,17 +113,49 @@ class ProgramReplica:
         on_gpus(self.config.name)
         SERVING.set(Serving(self))
         asyncio_loop.start_loop(self.state, self.config.name)
-        target, args, kwargs, user_config = load_program(self._code)
+        target, args, kwargs = load_program(self._code)
         if inspect.isclass(target):
             self.target = target.__new__(target)
             self._wait_for(target.__init__, self.target, *args, **kwargs)
         else:
             self.target = target
-        if user_config is not None and hasattr(self.target, "reconfigure"):
-            self._wait_for(self.target.reconfigure, user_config)
+        self._reconfigure()
         fiber = this_fiber()
         begin_call(fiber)
         fiber.depth = 1
+
+    def reconfigure(self, user_config: Any) -> Script:
+        """Of an update that changes nothing else; nothing where this does not change either."""
+        if user_config != self._user_config:
+            self._user_config = user_config
+            yield in_fiber(self.state, self._reconfigure, f"{self.config.name}.reconfigure")
+
+    def _reconfigure(self) -> None:
+        if self._user_config is None:
+            return
+        if inspect.isfunction(self.target):
+            raise ValueError("deployment_def must be a class to use user_config or rank")
+        if not hasattr(self.target, "reconfigure"):
+            raise RayServeException(
+                f"user_config or rank specified but deployment Deployment(name="
+                f"'{self.config.name}', app='{self._app_name}') missing reconfigure method"
+            )
+        self._wait_for(self.target.reconfigure, self._user_config)
+
+    # ---- its health
+
+    @property
+    def checks_health(self) -> bool:
+        """The program's class says itself whether it is well."""
+        return hasattr(self.target, "check_health")
+
+    def check_health(self) -> Script:
+        """A TaskError where it is not."""
+        name = f"{self.config.name}.check_health"
+        return (yield in_fiber(self.state, self._check_health, name))
+
+    def _check_health(self) -> None:
+        self._wait_for(self.target.check_health)
 
     def _wait_for(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Call it in the loop; it is over when what it took has passed."""
@@ -155,7 +199,7 @@ class ProgramReplica:
 
     async def _serve(self, call: Call, done: Done) -> None:
         asked: Asked = call.request.asked
-        name = f"{self.config.name}.{asked.method}"
+        name = f"ServeReplica:{self._app_name}:{self.config.name}.handle_request_with_rejection"
         parts: list[Any] = []
         SERVING.set(Serving(self, call.request.model_id, (parts,)))
         status: Status = "ok"

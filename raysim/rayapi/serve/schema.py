@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from raysim.rayapi.serve.serving import (
+from raysim.rayapi.serve.statuses import (
     ApplicationStatus,
     ApplicationStatusOverview,
     DeploymentStatus,
     DeploymentStatusOverview,
+    ProxyStatus,
     ServeStatus,
 )
 from raysim.rayapi.unsupported import getattr_of
@@ -29,6 +30,7 @@ __all__ = [
     "DeploymentStatusOverview",
     "EncodingType",
     "LoggingConfig",
+    "ProxyStatus",
     "ServeStatus",
 ]
 

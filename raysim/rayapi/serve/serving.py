@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +17,21 @@ from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.serve.configs import gRPCOptions
-from raysim.rayapi.serve.context import here
+from raysim.rayapi.serve.context import SERVING, DeploymentID
 from raysim.rayapi.serve.deployment import Application, Built, build
-from raysim.rayapi.serve.exceptions import RayServeException
+from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeException
 from raysim.rayapi.serve.handle import Asked, DeploymentHandle
 from raysim.rayapi.serve.replica import ProgramReplica
 from raysim.rayapi.serve.rpc import Services, services_of
+from raysim.rayapi.serve.statuses import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    DeploymentStatus,
+    DeploymentStatusOverview,
+    ProxyStatus,
+    ServeStatus,
+)
+from raysim.rayapi.serve.validation import check_route_prefix
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.nodes import cluster_nodes
@@ -129,7 +136,10 @@ class Served:
 
     def _code_of(self, process: Any, config: DeploymentConfig, name: str) -> ProgramReplica:
         code = self.built.code[config.name]
-        return ProgramReplica(self.session, process, config, name, app_name=self.name, code=code)
+        return ProgramReplica(
+            self.session, process, config, name, app_name=self.name, code=code,
+            user_config=self.built.user_configs[config.name],
+        )  # fmt: skip
 
     # ---- deploying
 
@@ -137,6 +147,10 @@ class Served:
         """Start it, or update it; ``Running``."""
         if self.running is not None:
             yield from deploy(self.running, self.built.config, timeout_s=START_TIMEOUT_S)
+            for name, user_config in self.built.user_configs.items():
+                for replica in list(self.instance.running[name]):
+                    code: Any = replica.code
+                    yield from code.reconfigure(user_config)
             return
         serve = serve_of(self.session)
         self.running = yield from serve_run(
@@ -244,7 +258,10 @@ def serve_of(session: Session) -> Serve:
 def caller_of(app_name: str, deployment: str) -> Caller:
     """The router of the process that calls."""
     state = this_fiber().process
-    return serve_of(state.session).app(app_name).caller(state, deployment)
+    serve = serve_of(state.session)
+    if app_name not in serve.apps:
+        raise DeploymentUnavailableError(DeploymentID(deployment, app_name))
+    return serve.app(app_name).caller(state, deployment)
 
 
 # ---- the module's functions ------------------------------------------------------------------
@@ -288,12 +305,14 @@ def run(
     """
     if others.get("_local_testing_mode"):
         raise NotEmulatedError("serve.run(_local_testing_mode=True)", "serve.run(app)")
+    if not name:
+        raise RayServeException("Application name must a non-empty string.")
     if not isinstance(target, Application):
         raise TypeError("`serve.run` expects an `Application` returned by `Deployment.bind()`.")
-    if route_prefix is not None and not route_prefix.startswith("/"):
-        raise ValueError(f"Invalid route_prefix {route_prefix!r}: it must start with '/'.")
+    check_route_prefix(route_prefix)
     session = session_here()
     serve, built = serve_of(session), build(target, name)
+    _check_prefix(serve, name, route_prefix)
     serve.used = True
     served = serve.apps.get(name)
     if served is not None and served.built.config.ingress != built.config.ingress:
@@ -319,6 +338,15 @@ def run(
         threads.join_all()
         raise SystemExit(0)
     return DeploymentHandle(built.config.ingress, name)
+
+
+def _check_prefix(serve: Serve, name: str, prefix: str | None) -> None:
+    for other, there in serve.apps.items():
+        if other != name and prefix is not None and there.route_prefix == prefix:
+            raise RayServeException(
+                f'Prefix {prefix} is being used by application "{other}". Failed to deploy '
+                f'application "{name}".'
+            )
 
 
 def _no_room(built: Built) -> str:
@@ -362,65 +390,42 @@ def _finish(served: Served) -> None:
 
 
 def get_app_handle(name: str) -> DeploymentHandle:
-    """Of an application's ingress."""
+    """Of an application's ingress.
+
+    Raises
+    ------
+    RayServeException
+        There is no such application.
+    """
     served = serve_of(session_here()).app(name)
     return DeploymentHandle(served.built.config.ingress, name)
 
 
 def get_deployment_handle(deployment_name: str, app_name: str | None = None) -> DeploymentHandle:
-    """Of any deployment; in a replica, of its own application."""
+    """Of any deployment; in a replica, of its own application.
+
+    Raises
+    ------
+    KeyError
+        There is no such deployment.
+    RayServeException
+        Nobody says of which application.
+    """
     if app_name is None:
-        app_name = here("serve.get_deployment_handle without app_name=").replica.context.app_name
+        serving = SERVING.get()
+        if serving is None:
+            raise RayServeException(
+                "Please specify an application name when getting a deployment handle outside of a "
+                "Serve application."
+            )
+        app_name = serving.replica.context.app_name
+    app = serve_of(session_here()).apps.get(app_name)
+    if app is None or deployment_name not in app.built.code:
+        raise KeyError(f"{DeploymentID(deployment_name, app_name)} does not exist.")
     return DeploymentHandle(deployment_name, app_name)
 
 
 # ---- serve.status() --------------------------------------------------------------------------
-
-
-class ApplicationStatus(str, Enum):  # noqa: UP042  (printed as Ray prints it)
-    """Of an application."""
-
-    DEPLOYING = "DEPLOYING"
-    DEPLOY_FAILED = "DEPLOY_FAILED"
-    RUNNING = "RUNNING"
-
-
-class DeploymentStatus(str, Enum):  # noqa: UP042  (as above)
-    """Of a deployment."""
-
-    UPDATING = "UPDATING"
-    HEALTHY = "HEALTHY"
-    UNHEALTHY = "UNHEALTHY"
-    DEPLOY_FAILED = "DEPLOY_FAILED"
-
-
-@dataclass(frozen=True)
-class DeploymentStatusOverview:
-    """One deployment."""
-
-    status: DeploymentStatus
-    status_trigger: str
-    replica_states: dict[str, int]
-    message: str
-
-
-@dataclass(frozen=True)
-class ApplicationStatusOverview:
-    """One application."""
-
-    status: ApplicationStatus
-    message: str
-    last_deployed_time_s: float
-    deployments: dict[str, DeploymentStatusOverview]
-
-
-@dataclass(frozen=True)
-class ServeStatus:
-    """``serve.status()``."""
-
-    proxies: dict[str, str]
-    applications: dict[str, ApplicationStatusOverview]
-    target_capacity: float | None = None
 
 
 @program_call
@@ -429,7 +434,7 @@ def status() -> ServeStatus:
     from raysim.raycore.ids import hex_id
 
     apps: dict[str, ApplicationStatusOverview] = {}
-    proxies: dict[str, str] = {}
+    proxies: dict[str, ProxyStatus] = {}
     for name, served in serve_of(session_here()).apps.items():
         running = served.running
         if running is None:
@@ -448,5 +453,5 @@ def status() -> ServeStatus:
         if failed:
             said = ApplicationStatus.DEPLOY_FAILED
         apps[name] = ApplicationStatusOverview(said, "", 0.0, deployments)
-        proxies |= {hex_id("node", n): "HEALTHY" for n in served.instance.proxies}
+        proxies |= {hex_id("node", n): ProxyStatus.HEALTHY for n in served.instance.proxies}
     return ServeStatus(proxies, apps)

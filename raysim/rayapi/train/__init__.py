@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.train.callbacks import UserCallback
 from raysim.rayapi.train.configs import (
     BackendConfig,
     CheckpointConfig,
@@ -57,6 +58,7 @@ __all__ = [
     "SyncConfig",
     "TrainContext",
     "TrainingFailedError",
+    "UserCallback",
     "WorkerGroupError",
     "get_checkpoint",
     "get_context",

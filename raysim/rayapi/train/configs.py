@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.data.context import DataContext, ExecutionOptions
+from raysim.rayapi.train.callbacks import RayTrainCallback
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.train import config
 
@@ -72,12 +73,6 @@ class ScalingConfig:
                 "`use_gpu` is False but `GPU` was found in `resources_per_worker`. Either set "
                 "`use_gpu` to True or remove `GPU` from `resources_per_worker."
             )
-        if self.use_gpu and (self.resources_per_worker or {}).get("GPU") == 0:
-            raise ValueError(
-                "`use_gpu` is True but `GPU` is set to 0 in `resources_per_worker`. Either set "
-                "`use_gpu` to False or request a positive number of `GPU` in "
-                "`resources_per_worker."
-            )
 
     @property
     def min_workers(self) -> int:
@@ -88,6 +83,26 @@ class ScalingConfig:
     def max_workers(self) -> int:
         """Most."""
         return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
+
+    @property
+    def _each(self) -> dict[str, float]:
+        """Of a worker."""
+        return self.resources_per_worker or ({"GPU": 1} if self.use_gpu else {"CPU": 1})
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """Of as many workers as there may be."""
+        return {name: float(amount * self.max_workers) for name, amount in self._each.items()}
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("CPU", 0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("GPU", 0)
 
     @property
     def elasticity_enabled(self) -> bool:
@@ -172,6 +187,12 @@ class RunConfig:
         self.failure_config = self.failure_config or FailureConfig()
         self.checkpoint_config = self.checkpoint_config or CheckpointConfig()
         self.logging_config = self.logging_config or LoggingConfig()
+        self.callbacks = self.callbacks or []
+        if not all(isinstance(callback, RayTrainCallback) for callback in self.callbacks):
+            raise ValueError(
+                "All callbacks must be instances of `ray.train.UserCallback`. Passing in a Ray "
+                "Tune callback is no longer supported."
+            )
         for name in ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file"):
             if getattr(self, name) != _UNSAID:
                 raise DeprecationWarning(
@@ -251,9 +272,8 @@ def scaling_of(said: ScalingConfig) -> config.ScalingConfig:
 
 def run_of(said: RunConfig) -> config.RunConfig:
     """What the library plays."""
-    for name in ("callbacks", "storage_filesystem"):
-        if getattr(said, name):
-            raise NotEmulatedError(f"RunConfig({name}=)", "ray.train.report")
+    if said.storage_filesystem:
+        raise NotEmulatedError("RunConfig(storage_filesystem=)", "storage_path=")
     failure, saving = said.failure_config, said.checkpoint_config
     assert failure is not None, "set in __post_init__"
     assert saving is not None, "set in __post_init__"

@@ -20,8 +20,11 @@ from raysim.rayapi.data.executions import for_ranks
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.serialization import dump_code
+from raysim.rayapi.session import Session
+from raysim.rayapi.train.callbacks import Callbacks, TrainRunContext
 from raysim.rayapi.train.configs import (
     BackendConfig,
+    CheckpointConfig,
     DataConfig,
     RunConfig,
     ScalingConfig,
@@ -76,6 +79,14 @@ class Result:
         return local_filesystem()
 
     @property
+    def config(self) -> Any:
+        """Of Tune's results alone."""
+        raise DeprecationWarning(
+            "The `config` property for a `ray.train.Result` is deprecated, since it is only "
+            "relevant in the context of Ray Tune."
+        )
+
+    @property
     def metrics_dataframe(self) -> pd.DataFrame | None:
         """Metrics of all checkpoints that are kept."""
         if not self.best_checkpoints:
@@ -90,7 +101,10 @@ class Result:
         kept = self.best_checkpoints or []
         scored = [(m[metric], c) for c, m in kept if metric in m]
         if kept and not scored:
-            raise RuntimeError(f"Invalid metric name {metric}!")
+            raise RuntimeError(
+                f"Invalid metric name {metric}! You may choose from the following metrics: "
+                f"{(self.metrics or {}).keys()}."
+            )
         sign = 1 if mode == "max" else -1
         return max(scored, key=lambda s: sign * s[0])[1] if scored else None
 
@@ -174,6 +188,7 @@ class DataParallelTrainer:
             scaling_config=scaling,
             run_config=run_of(self.run_config),
             datasets=self._for_ranks(run.datasets),
+            watched=self._callbacks(run.session),
         )
         nodes = cluster_nodes(core)
         never = never_fits(spec, nodes)
@@ -190,13 +205,25 @@ class DataParallelTrainer:
         played = TrainRun(spec=spec, simplifications=())
         report = played.report(outcome, nodes)
         run.session.env.reports.append(self._report(report))
+        if isinstance(spec.watched, Callbacks) and spec.watched.error is not None:
+            raise ControllerError(_plain(exception_of(spec.watched.error, "")))
         refused = _refused(outcome)
         if refused is not None:
             raise refused
         error = _error_of(outcome)
         if error is not None:
             raise error
-        return _result(outcome, str(run.folder))
+        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
+        return _result(outcome, str(run.folder), keep)
+
+    def _callbacks(self, session: Session) -> Callbacks | None:
+        if not self.run_config.callbacks:
+            return None
+        context = TrainRunContext(
+            session.sim.rng("train/run_ids").bytes(16).hex(), self.run_config, self._config(),
+            self.scaling_config, self.backend_config, self.dataset_config,
+        )  # fmt: skip
+        return Callbacks(session, self.run_config.callbacks, context)
 
     def _for_ranks(self, datasets: Mapping[str, Any]) -> dict[str, TrainDataset]:
         config = self.dataset_config or DataConfig()
@@ -251,8 +278,8 @@ def _error_of(outcome: TrainOutcome) -> TrainingFailedError | None:
     })  # fmt: skip
 
 
-def _result(outcome: TrainOutcome, path: str) -> Result:
+def _result(outcome: TrainOutcome, path: str, keep: int) -> Result:
     checkpoint = outcome.checkpoint.data if outcome.checkpoint is not None else None
-    best = [(c.data, dict(m)) for c, m in outcome.best]
+    best = [(c.data, dict(m)) for c, m in outcome.best[-keep:]]  # the latest may be kept besides
     metrics = dict(outcome.metrics) if outcome.metrics is not None else None
     return Result(metrics, checkpoint, None, path, best, outcome.return_value)

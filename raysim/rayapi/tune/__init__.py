@@ -15,6 +15,7 @@ from raysim.rayapi.tune.configs import (
 )
 from raysim.rayapi.tune.registry import register_env, register_trainable
 from raysim.rayapi.tune.results import ExperimentAnalysis, Result, ResultGrid, TuneError
+from raysim.rayapi.tune.schedulers import create_scheduler
 from raysim.rayapi.tune.stoppers import Stopper
 from raysim.rayapi.tune.trainable import (
     Trainable,
@@ -68,6 +69,7 @@ __all__ = [
     "Tuner",
     "callbacks",
     "choice",
+    "create_scheduler",
     "get_checkpoint",
     "get_context",
     "grid_search",

@@ -17,6 +17,18 @@ class FailureConfig:
     max_failures: int = 0
     fail_fast: bool | str = False
 
+    def __post_init__(self) -> None:
+        """As Ray checks."""
+        if not isinstance(self.fail_fast, bool) and self.fail_fast.upper() != "RAISE":
+            raise ValueError(f"fail_fast must be one of {{bool, 'raise'}}. Got {self.fail_fast}.")
+        if self.fail_fast and self.max_failures != 0:
+            raise ValueError(f"max_failures must be 0 if fail_fast={self.fail_fast!r}.")
+
+    @property
+    def raises(self) -> bool:
+        """``fit`` raises what a trial has."""
+        return not isinstance(self.fail_fast, bool)
+
 
 @dataclass
 class CheckpointConfig:
@@ -35,6 +47,10 @@ class CheckpointConfig:
                 f"Received invalid num_to_keep: {self.num_to_keep}. "
                 "Must be None or an integer >= 1."
             )
+        if self.checkpoint_score_order not in {"max", "min"}:
+            raise ValueError('checkpoint_score_order must be either "max" or "min".')
+        if self.checkpoint_frequency is not None and self.checkpoint_frequency < 0:
+            raise ValueError(f"checkpoint_frequency must be >=0, got {self.checkpoint_frequency}")
 
 
 @dataclass

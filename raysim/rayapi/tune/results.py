@@ -58,10 +58,27 @@ class Result:
         return frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
-        """Of those kept."""
+        """Of those kept; None: there are none.
+
+        Raises
+        ------
+        ValueError
+            The mode is none.
+        RuntimeError
+            None of them has this metric.
+        """
+        if not self.best_checkpoints:
+            return None
+        if mode not in {"max", "min"}:
+            raise ValueError(f'Unsupported mode: {mode}. Please choose from ["min", "max"]!')
         sign = 1 if mode == "max" else -1
         scored = [(flat(m)[metric], c) for c, m in self.best_checkpoints if metric in flat(m)]
-        return max(scored, key=lambda s: sign * s[0])[1] if scored else None
+        if not scored:
+            raise RuntimeError(
+                f"Invalid metric name {metric}! You may choose from the following metrics: "
+                f"{(self.metrics or {}).keys()}."
+            )
+        return max(scored, key=lambda s: sign * s[0])[1]
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
@@ -162,6 +179,8 @@ class ResultGrid:
 
     def _best(self, metric: str, mode: str, scope: str, *, finite: bool) -> int | None:
         """Of which trial, the first of the best; None: no trial has a value."""
+        if mode not in {"min", "max"}:
+            raise ValueError("If set, `mode` has to be one of [min, max]")
         sign = 1 if mode == "max" else -1
         scores = [_score(trial, metric, mode, scope) for trial in self._trials]
         valid = [(sign * s, -i) for i, s in enumerate(scores)

@@ -161,7 +161,7 @@ class UserTrainable:
             "iterations_since_restore": self.since_restore,
             "experiment_tag": self.trial.experiment_tag,
         }  # fmt: skip
-        return {**auto, **metrics}
+        return {**metrics, **{k: v for k, v in auto.items() if k not in metrics}}
 
     def keep(self, directory: str) -> Checkpoint:
         """A checkpoint in storage."""
@@ -247,6 +247,8 @@ class FunctionTrainable(UserTrainable):
 
     def report(self, metrics: dict[str, Any], checkpoint: Checkpoint | None) -> None:
         """In its fiber."""
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"argument of type '{type(metrics).__name__}' is not iterable")
         fiber = this_fiber()
         kept = None
         if checkpoint is not None:
@@ -375,59 +377,60 @@ _DICT = "_dict_checkpoint.pkl"
 
 @program_call
 def report(metrics: dict[str, Any], *, checkpoint: Checkpoint | None = None) -> None:
-    """``tune.report``."""
-    _session("tune.report").report(metrics, checkpoint)
+    """``tune.report``; of no effect outside of a trial, as in Ray, which warns."""
+    if (session := _session()) is not None:
+        session.report(metrics, checkpoint)
 
 
 @program_call
 def get_checkpoint() -> Checkpoint | None:
-    """``tune.get_checkpoint``."""
-    return _session("tune.get_checkpoint").loaded
+    """``tune.get_checkpoint``; None outside of a trial, too."""
+    session = _session()
+    return session.loaded if session else None
 
 
-def _session(call: str) -> FunctionTrainable:
-    session = _SESSIONS.get(this_fiber())
-    if session is None:
-        raise RuntimeError(f"`{call}` is meant to be called inside a function of a Tune trial.")
-    return session
+def _session() -> FunctionTrainable | None:
+    """Of the trial whose function calls; None: it is none's."""
+    return _SESSIONS.get(this_fiber())
 
 
 class TuneContext:
-    """``tune.get_context()``."""
+    """``tune.get_context()``: says nothing outside of a trial."""
 
-    def __init__(self, session: FunctionTrainable) -> None:
+    def __init__(self, session: FunctionTrainable | None) -> None:
         self._session = session
 
-    def get_trial_id(self) -> str:
+    def get_trial_id(self) -> str | None:
         """Of this trial."""
-        return self._session.trial.trial_id
+        return self._session.trial.trial_id if self._session else None
 
-    def get_trial_name(self) -> str:
+    def get_trial_name(self) -> str | None:
         """Of this trial."""
-        return str(self._session.trial)
+        return str(self._session.trial) if self._session else None
 
-    def get_trial_resources(self) -> PlacementGroupFactory:
+    def get_trial_resources(self) -> PlacementGroupFactory | None:
         """Of this trial."""
-        return self._session.trial.resources
+        return self._session.trial.resources if self._session else None
 
-    def get_trial_dir(self) -> str:
+    def get_trial_dir(self) -> str | None:
         """Where its checkpoints are."""
-        return str(self._session.trial.path)
+        return str(self._session.trial.path) if self._session else None
 
-    def get_experiment_name(self) -> str:
+    def get_experiment_name(self) -> str | None:
         """Of the experiment."""
-        return self._session.where.folder.name
+        return self._session.where.folder.name if self._session else None
 
 
 def get_context() -> TuneContext:
     """``tune.get_context``."""
-    return TuneContext(_session("tune.get_context"))
+    return TuneContext(_session())
 
 
 def with_parameters(trainable: Any, **kwargs: Any) -> Any:
     """``tune.with_parameters``: values that are put once and fetched by each trial."""
     from raysim.rayapi import api
 
+    _check_kind(trainable, "with_parameters")
     refs = {name: api.put(value) for name, value in kwargs.items()}
     if inspect.isclass(trainable):
         base: Any = trainable
@@ -448,19 +451,23 @@ def with_parameters(trainable: Any, **kwargs: Any) -> Any:
     return inner
 
 
-def with_resources(trainable: Any, resources: Any) -> Any:
-    """``tune.with_resources``."""
+def _check_kind(trainable: Any, call: str) -> None:
     is_class = inspect.isclass(trainable)
     if not callable(trainable) or (is_class and not issubclass(trainable, Trainable)):
         raise ValueError(
-            "`tune.with_resources() only works with function trainables or classes that inherit "
+            f"`tune.{call}() only works with function trainables or classes that inherit "
             f"from `tune.Trainable()`. Got type: {type(trainable)}."
         )
+
+
+def with_resources(trainable: Any, resources: Any) -> Any:
+    """``tune.with_resources``."""
+    _check_kind(trainable, "with_resources")
     if isinstance(resources, dict):
         resources = of_resources(resources)
     elif not isinstance(resources, PlacementGroupFactory) and not callable(resources):
         raise ValueError(f"Invalid resource type for `with_resources()`: {type(resources)}")
-    if not is_class:
+    if not inspect.isclass(trainable):
         trainable._resources = resources  # noqa: SLF001  (where Ray keeps it)
         return trainable
     base: Any = trainable
@@ -486,6 +493,8 @@ def resources_of(trainable: Any) -> Callable[[Mapping[str, Any]], PlacementGroup
             said = getattr(trainable, "_resources", None)
             if callable(said):
                 said = said(dict(config))
+        if isinstance(said, Mapping):
+            return of_resources(said)
         return said or PlacementGroupFactory()
 
     return ask

@@ -7,20 +7,20 @@ Not modelled: the console's tables.
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.calls import program_call, this_fiber
 from raysim.rayapi.compute import use_cores
-from raysim.rayapi.failures import exception_of
+from raysim.rayapi.failures import exception_of, raise_error
 from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.randomness import global_generator
 from raysim.rayapi.serialization import dump_code, load_code
@@ -57,6 +57,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.tune.controller import TuneController
 from raysim.raylibs.tune.experiment import Experiment
 from raysim.raylibs.tune.resources import PlacementGroupFactory, of_resources
+from raysim.raylibs.tune.schedulers.decisions import DEFAULT_METRIC
 from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
 from raysim.raylibs.tune.search.variants import count
 from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
@@ -297,7 +298,11 @@ def _saves(trainable: Any) -> bool:
 def _check_trainable(trainable: Any) -> None:
     if _is_class(trainable):
         return
-    if not callable(trainable) or inspect.isclass(trainable):
+    if isinstance(trainable, str):
+        raise TuneError(f"Unknown trainable: {trainable}")
+    if not callable(trainable):
+        raise TuneError("Improper 'run' - not string nor trainable.")
+    if inspect.isclass(trainable):
         raise NotEmulatedError(
             f"tune.Tuner of {trainable!r}", "functions of a configuration and tune.Trainable"
         )
@@ -342,12 +347,17 @@ class _Fit:
         if hasattr(trainable, "check_stop"):  # of RLlib: what is not learned ends no trial
             trainable.check_stop(settings.stop, tune.time_budget_s)
         self._observer = Observer(settings.callbacks) if settings.callbacks else None
+        self._lacks = ""  # what a result has not that it must have
         self._folders = TrialFolders(
             folder, tune.trial_name_creator, tune.trial_dirname_creator, session_here()
         )
 
     def run(self) -> tuple[Trial, ...]:
         """All its trials, when they have ended."""
+        if self._tune.mode not in {None, "", "min", "max"}:
+            raise ValueError(
+                "The `mode` parameter passed to `Tuner(...)` must be one of ['min', 'max']"
+            )
         cpus = float(cluster_resources().get("CPU", 1.0))
         session = session_here()
         if not session.libraries.setdefault(LIBRARY, False):
@@ -367,6 +377,12 @@ class _Fit:
         )
         if observer is not None and observer.error is not None:
             raise TuneError("".join(traceback.format_exception(observer.error))) from observer.error
+        if self._lacks:
+            raise TuneError(self._lacks)
+        failure = self._settings.failure_config
+        failed = [trial for trial in outcome.trials if trial.status == "ERROR"]
+        if failed and failure is not None and failure.raises:
+            raise_error(exception_of(failed[0].error, ""))
         _say_first_failure(outcome.trials)
         return tuple(outcome.trials)
 
@@ -395,7 +411,7 @@ class _Fit:
             metric=tune.metric,
             mode=tune.mode,
             stop=stop,
-            stop_all=partial(_stops_all, stop, observer),
+            stop_all=lambda: bool(self._lacks) or _stops_all(stop, observer),
             observer=observer,
             trainable_name=name,
             max_failures=failure.max_failures,
@@ -412,11 +428,24 @@ class _Fit:
             on_dropped=_removed,
             keep_results=True,
             on_trial=self._folders.give,
-            on_result=self._folders.log,
+            on_result=self._took,
             on_snapshot=self._write,
             restored=() if state is None else requeued(state.trials, self._resume),
             restored_search=None if state is None else state.search,
         )
+
+    def _took(self, trial: Trial, result: Mapping[str, Any]) -> None:
+        """A result (``_validate_result_metrics``)."""
+        self._folders.log(trial, result)
+        metric = self._tune.metric
+        strict = os.environ.get("TUNE_DISABLE_STRICT_METRIC_CHECKING", "0") != "1"
+        if strict and metric and metric != DEFAULT_METRIC and metric not in flat(result):
+            self._lacks = (
+                "Trial returned a result which did not include the specified metric(s) "
+                f"`{metric}` that `tune.TuneConfig()` expects. Make sure your calls to "
+                "`tune.report()` include the metric, or set the TUNE_DISABLE_STRICT_METRIC_CHECKING"
+                f" environment variable to 1. Result: {result}"
+            )
 
     def _write(self, trials: Sequence[Trial], search: SearchAlgorithm) -> None:
         callbacks = [] if self._observer is None else self._observer.states()

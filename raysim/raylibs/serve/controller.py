@@ -289,6 +289,8 @@ class ServeController:
             self.wake()
             return
         self.wake()
+        if getattr(record.replica.code if record.replica else None, "checks_health", False):
+            self._run(self._ask_health(record))
         ended = yield from handle.ask("watch")
         if isinstance(ended, TaskError) and not record.stopped:
             yield from self._died(record)
@@ -306,6 +308,24 @@ class ServeController:
             spread = d.health_check_jitter_frac * (2 * self._checks.random() - 1)
             check_ns += to_ns(period_s * (1 + spread))
         yield sleep(max(0, check_ns - now_ns))
+        record.unhealthy = True
+        self.wake()
+
+    def _ask_health(self, record: ReplicaRecord) -> Script:
+        """The program's own ``check_health``: a replica that says so often enough is replaced.
+
+        It runs in the replica's process; the calls of Ray Core that ask for it are left out, as
+        they are where a replica has none.
+        """
+        d, failed = self._instance.defaults, 0
+        code: Any = record.replica.code if record.replica is not None else None
+        while failed < d.unhealthy_threshold:
+            spread = d.health_check_jitter_frac * (2 * self._checks.random() - 1)
+            yield sleep(to_ns(record.config.health_check_period_s * (1 + spread)))
+            if record.stopped or record.died_ns >= 0:
+                return
+            found = yield from code.check_health()
+            failed = failed + 1 if isinstance(found, TaskError) else 0
         record.unhealthy = True
         self.wake()
 

@@ -27,6 +27,8 @@ class ServeDefaults:
     health_check_period_s: float = 10.0
     health_check_jitter_frac: float = 0.1
     """``_should_start_new_health_check``: the period times uniform(0.9, 1.1)."""
+    unhealthy_threshold: int = 3
+    """``REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD``: checks in a row that raise."""
     max_constructor_retry_count: int = 20
     max_per_replica_retry_count: int = 3
     """``MAX_PER_REPLICA_RETRY_COUNT``: times replicas, if that is less than the count."""

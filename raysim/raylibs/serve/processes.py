@@ -4,7 +4,8 @@ Real counterpart: the actor classes of ``_private/replica.py`` and ``_private/pr
 2.60). The controller asks; requests go by the data path (``replica.py``, ``proxy.py``), which
 lives in the same process and dies with it.
 
-Not modelled: calls of ``check_health``: the controller works out what they would find.
+Not modelled: calls of ``check_health``: the controller works out what they would find, and runs the
+user's own.
 """
 
 from __future__ import annotations

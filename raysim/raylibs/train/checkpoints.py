@@ -34,15 +34,21 @@ class CheckpointManager:
         """Another worker group: nothing that only some ranks have reported counts."""
         self._queues = [deque() for _ in range(world_size)]
 
-    def collect(self, reports: Mapping[int, TrainingReport], now_ns: int) -> None:
-        """What a poll has found, by rank."""
+    def collect(
+        self, reports: Mapping[int, TrainingReport], now_ns: int
+    ) -> list[list[TrainingReport]]:
+        """What a poll has found, by rank; those of all ranks that it completes."""
+        complete: list[list[TrainingReport]] = []
         for rank, report in reports.items():
             if report.of_all or len(self._queues) == 1:
-                self._complete([report], now_ns)
+                complete.append([report])
             else:
                 self._queues[rank].append(report)
         if len(self._queues) > 1 and all(self._queues):
-            self._complete([queue.popleft() for queue in self._queues], now_ns)
+            complete.append([queue.popleft() for queue in self._queues])
+        for each in complete:
+            self._complete(each, now_ns)
+        return complete
 
     def _complete(self, reports: list[TrainingReport], now_ns: int) -> None:
         self.record.reports += 1

@@ -221,7 +221,10 @@ class TrainController:
             self._preemption = merged(self._preemption, status.preemption)
             if rank == 0 and not status.running:
                 self._value = status.return_value
-        self.manager.collect(reports, (yield now()))
+        complete = self.manager.collect(reports, (yield now()))
+        if self.spec.watched is not None:
+            for each in complete:
+                yield from self.spec.watched.reported(self.process, each)
         return found
 
     def _poll(self) -> Script:
@@ -238,6 +241,8 @@ class TrainController:
             return "PREEMPTING"
         error = _error(found)
         if error is not None:
+            if self.spec.watched is not None:
+                yield from self.spec.watched.failed(self.process, self._failures)
             return (yield from self._failed(_cause(error), error))
         if self.spec.scaling_config.elastic:
             return (yield from self._consider(until_ns))

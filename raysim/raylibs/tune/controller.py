@@ -144,8 +144,10 @@ class TuneController:
             self._process.after(round(budget_s * 1e9), self._time_is_up)
         while not self._finished():
             self._tell("step_begin")
-            if not self.search_alg.is_finished():
-                yield from self._add_trials()
+            yield from self._add_trials()
+            if self._finished():  # there were no more: Ray's loop would wait in vain for 0.1 s
+                self._tell("step_end")
+                break
             if self._table.any_waiting:
                 yield from self._add_actors()
             event = self._inbox.get_nowait() if len(self._inbox) else (yield self._inbox.get())
@@ -182,7 +184,7 @@ class TuneController:
         self._wake(_)
 
     def _add_trials(self) -> Script:
-        while self._table.count("PENDING") < self.max_pending:
+        while not self.search_alg.is_finished() and self._table.count("PENDING") < self.max_pending:
             trial = self.search_alg.next_trial()
             if trial is None:
                 break

@@ -218,10 +218,10 @@ class Experiment:
         scheduler = self.scheduler or FIFOScheduler()
         if not scheduler.set_search_properties(self.metric, self.mode) and self.metric:
             raise ValueError(
-                "You passed a `metric` or `mode` argument to `tune.TuneConfig()`, but the "
+                "You passed a `metric` or `mode` argument to `Tuner(...)`, but the "
                 "scheduler you are using was already instantiated with their own `metric` and "
                 "`mode` parameters. Either remove the arguments from your scheduler or from "
-                "`tune.TuneConfig()`"
+                "your call to `Tuner(...)`"
             )
         return scheduler
 

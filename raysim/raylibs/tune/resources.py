@@ -43,6 +43,11 @@ class PlacementGroupFactory:
         self.key = (self.head_is_empty, self.strategy, amounts)
 
     @property
+    def head_bundle_is_empty(self) -> bool:
+        """The trainable holds nothing."""
+        return self.head_is_empty
+
+    @property
     def head_bundle(self) -> Mapping[str, float]:
         """What the trainable holds."""
         return {} if self.head_is_empty else self.bundles[0]

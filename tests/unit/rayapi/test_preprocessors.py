@@ -66,6 +66,7 @@ def test_what_tells_of_missing_and_zero_values() -> None:
     found = run(main)
     assert found.pop("zero_pct(x)") == pytest.approx(100 / 3)
     assert found == {
-        "count_distinct(x)": 2, "value_counter(x)": {"values": [0, 1], "counts": [1, 2]},
+        "count_distinct(x)": 2,
+            "value_counter(x)": {"values": [0, 1, None], "counts": [1, 2, 1]},
         "missing_pct(x)": 25.0, "of all": 25.0,
     }  # fmt: skip

@@ -162,7 +162,7 @@ def test_several_trainers_of_one_driver() -> None:
         (lambda train, torch: torch.TorchTrainer(
             len, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
         (lambda train, torch: torch.TorchTrainer(
-            len, run_config=train.RunConfig(callbacks=[1])).fit(), "callbacks="),
+            len, run_config=train.RunConfig(storage_filesystem=1)).fit(), "storage_filesystem="),
         (lambda train, torch: torch.accelerate, "torch.accelerate"),
     ],
 )  # fmt: skip
