@@ -66,10 +66,10 @@ class Parameter:
     tied_to: str | None = None
     """Full name of the parameter whose storage this one shares; counted once."""
     expert: bool = False
-    """Belongs to routed experts: divided by expert parallelism, not data-replicated with the
-    rest.
-    """
+    """Of routed experts: divided by expert parallelism, not data-replicated with the rest."""
     trainable: bool = True
+    sparse_rows: float = 0.0
+    """Per sample, those that a look-up's sparse gradient has; 0: its gradient is dense."""
     fp8: bool = False
     """Products read it in fp8."""
     stored_bytes: float | None = None

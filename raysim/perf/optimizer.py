@@ -3,14 +3,15 @@
 Optimizer steps are bound by memory: time is bytes over bandwidth. ``fused`` is one kernel per chunk
 of tensors that reads and writes each state once (DeepSpeed's FusedAdam, torch ``fused=True``);
 otherwise torch's ``foreach`` runs one multi-tensor kernel per arithmetic step, each reading and
-writing again.
+writing again. Of a sparse gradient a step goes over its rows, table by table.
 
-Master weights, gradients and states are fp32. Not modelled: sparse gradients, capturable variants.
+Master weights, gradients and states are fp32. Not modelled: capturable variants.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raysim.errors import CalibrationError
 
@@ -38,11 +39,52 @@ _TRAFFIC = {
     "adafactor": StepTraffic(fused_bytes=64, foreach_bytes=64, foreach_kernels=12),
     "muon": StepTraffic(fused_bytes=20, foreach_bytes=48, foreach_kernels=5),
 }
+
+
+class SparsePart(NamedTuple):
+    """What torch runs for one table whose gradient is sparse."""
+
+    kernels: int
+    passes: int
+    """How often each element of the gradient's rows is read or written, states' rows too."""
+    operators: int
+    """Of the host, views and constructors among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseStep:
+    """One step of one table."""
+
+    rest: SparsePart
+    start: SparsePart | None = None
+    """What makes indices unique before; the host waits for their number."""
+    held: int = 0
+    """Tensors as large as the gradient's rows that it has at once."""
+
+
+# ``_coalesce_sparse_cuda``: a copy, two counts, a sort of ten kernels, unique, sums. Added to a
+# dense tensor, rows are an ``index_add_`` (``add_out_dense_sparse_cuda``: 1 kernel, 3 passes, 7
+# operators). ``sparse_mask`` of a state: ones, a gather, its indices copied, a product (4, 4, 12).
+# ``_make_sparse``: 2 operators. SparseAdam masks two states, adds to three tensors and has 11
+# elementwise operators of 27 passes; Adagrad masks one, adds to two, and has 4 of 9
+# (``torch/optim/_functional.py``, ``adagrad.py``, 2.13; operators as its profiler lists them).
+_COALESCE = SparsePart(kernels=15, passes=2, operators=7)
+SPARSE = {
+    "sgd": SparseStep(rest=SparsePart(kernels=1, passes=3, operators=7)),
+    "adagrad": SparseStep(
+        start=_COALESCE, rest=SparsePart(kernels=10, passes=19, operators=34), held=4
+    ),
+    "adam": SparseStep(
+        start=_COALESCE, rest=SparsePart(kernels=22, passes=44, operators=62), held=6
+    ),
+}
+"""By family (:func:`optimizer_key`). Not modelled: how many of a batch's indices are alike."""
+
 _NAMES = {
     "adam": "adam", "adamw": "adam", "fusedadam": "adam", "deepspeedcpuadam": "adam",
     "adamwtorch": "adam", "adamwtorchfused": "adam", "adamwhf": "adam", "radam": "adam",
     "onebitadam": "adam", "zerooneadam": "adam", "muadam": "adam", "muadamw": "adam",
-    "nadam": "adam",
+    "nadam": "adam", "sparseadam": "adam",
     "adam8bit": "adam8bit", "adamw8bit": "adam8bit", "pagedadamw8bit": "adam8bit",
     "pagedadam8bit": "adam8bit", "adamwbnb8bit": "adam8bit",
     "sgd": "sgd", "musgd": "sgd", "lion": "lion", "fusedlion": "lion", "deepspeedcpulion": "lion",

@@ -180,6 +180,8 @@ class _Writer:
         self.tangents = 0
         """Bytes of zeros that a compiled loss's backward is given."""
         self._loss = listener.loss
+        names = listener.walk.owners
+        self._sparse = {names[i]: n / self.batch for i, n in listener.shared.sparse.items() if n}
         self._held: set[int] = set()
         self._bodies: dict[tuple[Module, ...], Body] = {}
         self._prefix = ""
@@ -196,7 +198,7 @@ class _Writer:
             for c in e.calls
         }
         modules = tuple(m for e in visit.entries if (m := self._module(e)) is not None)
-        if not any(c.kernels_backward for c in visit.calls):
+        if not any(c.kernels_backward or c.there for c in visit.calls):
             modules = tuple(_unreached(m) for m in modules)
         self._held.update(self._names)
         body = self._bodies.setdefault(modules, Body(modules=modules))
@@ -241,7 +243,9 @@ class _Writer:
 
     def _parameter(self, parameter: Parameter) -> Parameter:
         local = parameter.name[len(self._prefix) + 1 :] if self._prefix else parameter.name
-        return replace(parameter, name=local)
+        return replace(
+            parameter, name=local, sparse_rows=self._sparse.get(parameter.name, 0.0)
+        )  # fmt: skip
 
     def _operator(self, calls: Sequence[Call], name: str, cls: str, stretch: Stretch) -> Operator:
         """Calls that run back to back, per sample."""

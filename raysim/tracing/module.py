@@ -390,11 +390,6 @@ def _call(model: torch.nn.Module, given: Any) -> Any:
 _WHY = (
     "control flow that reads tensor values, and operators without a meta kernel, are not supported"
 )
-_HINTS = {
-    "SparseTensorImpl": "sparse gradients are not supported; an embedding's sparse=False makes "
-    "dense ones",
-}
-"""By what torch says."""
 
 
 def _untraceable(model: torch.nn.Module, listener: Listener, error: Exception) -> Problem:
@@ -403,7 +398,7 @@ def _untraceable(model: torch.nn.Module, listener: Listener, error: Exception) -
     return Problem(
         message=(
             f"{place} cannot be traced on shapes alone, at {listener.running}: {_first(error)} "
-            f"({next((hint for said, hint in _HINTS.items() if said in str(error)), _WHY)})"
+            f"({_WHY})"
         )
     )
 

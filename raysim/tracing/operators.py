@@ -65,6 +65,7 @@ _KERNELS = {
     # Loss.cu zeroes the gradient before it scatters.
     "embedding_dense_backward": 20,  # eight of them are passes of a radix sort
     "_embedding_bag_backward": 20,  # EmbeddingBag.cu: eight of them pass over sorted keys
+    "_sparse_coo_tensor_with_dims_and_tensors": 0,
     "native_layer_norm_backward": 2,
     "native_group_norm_backward": 2,
     "nll_loss_backward": 2,
@@ -73,6 +74,11 @@ _KERNELS = {
     # attention.cpp: softmax, what is -inf, rows that are so all over, zeros in their place.
     "_safe_softmax": 4,
 }
+_NONE = torch.empty(0)
+_MEAN = 1  # as ``EmbeddingBag.cpp`` numbers its modes
+_SPARSE_BAG = {False: 1, True: 6}
+"""Kernels of a bag's sparse gradient: rows are picked; of means, the bags' sizes are cast, inverted
+(a fill, a division) and picked likewise, and the rows scaled."""
 _SOFTMAXES = frozenset({"_log_softmax", "_log_softmax_backward_data"})
 WARP_SOFTMAX = 1024
 """Longer rows are read for the maximum, the sum and the result; backward's gradient twice."""
@@ -217,6 +223,8 @@ def kernels(name: str, args: Sequence[Any], out: object) -> int:
     if name in _CONVOLUTIONS:
         return 1 + (args[2] is not None)
     copies = len(made_contiguous(name, args))
+    if next(tensors(out), _NONE).is_sparse and name in _BAGS:
+        return _SPARSE_BAG[args[8] == _MEAN]
     if name in SCATTERS and isinstance(out, torch.Tensor):
         return indexing.scattered(name, args, out).kernels
     return looped(name, args) or _KERNELS.get(name, 1) + copies
@@ -245,6 +253,10 @@ def moved(name: str, args: Any, out: object, *, width: int, counts: IsBatch) -> 
     read = sum(elements(t, width) for t in tensors(args) if counts(t))
     copied = sum(2 * elements(t, width) for t in made_contiguous(name, args) if counts(t))
     written = sum(elements(t, width) for t in tensors(out) if counts(t))
+    made = next(tensors(out), _NONE)
+    if made.is_sparse:  # rows are picked, and of means scaled
+        passes = 0 if name not in _BAGS else 4 if args[0][8] == _MEAN else 2
+        return copied + passes * elements(made._values(), width)  # noqa: SLF001
     if name in _BAGS:
         return written + _looked_up(args) * 4 / width
     if name in FILLS:
@@ -278,8 +290,8 @@ def _by_index(name: str, args: Any, out: object, counts: IsBatch) -> indexing.Co
 
 
 def made_contiguous(name: str, args: object) -> list[torch.Tensor]:
-    """What a layer norm copies first (``expect_contiguous``, ``layer_norm_kernel.cu``)."""
-    if not name.startswith("native_layer_norm"):
+    """Inputs of a layer norm (``layer_norm_kernel.cu``), rows of sparse gradients that are not."""
+    if not name.startswith(("native_layer_norm", "_sparse_coo_tensor")):
         return []
     return [t for t in tensors(args) if t.dim() > 1 and not t.is_contiguous()]
 
@@ -305,6 +317,8 @@ def indexed(name: str, args: Any, out: object, *, counts: IsBatch) -> float:
     by_index = _by_index(name, args, out, counts)
     if by_index is not None:
         return by_index.indexed
+    if made is None and next(tensors(out), _NONE).is_sparse:
+        return 0.0
     if name in _BAGS:
         return SORTED * _looked_up(args) if "backward" in name else 0.0
     if name.startswith("upsample_bi"):
@@ -358,10 +372,10 @@ def flops(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
 
-def is_sparse(name: str, args: Sequence[Any]) -> bool:
-    """Whether a look-up makes sparse gradients."""
+def sparse_rows(name: str, args: Sequence[Any]) -> int:
+    """Rows of the sparse gradient that a look-up makes; 0: it makes none."""
     place = {"embedding": 4, "_embedding_bag": 5}.get(name)
-    return place is not None and len(args) > place and bool(args[place])
+    return args[1].numel() if place is not None and len(args) > place and args[place] else 0
 
 
 def is_known(name: str) -> bool:

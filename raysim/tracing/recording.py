@@ -85,7 +85,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, torch.UntypedStorage] = {}
         self._growing: set[int] = set()
         self._on_meta: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._shared = Shared(width)
+        self.shared = Shared(width)
         self._parameters = {self.key(p): p for p in model.parameters()}
         self._fixed = {*self._parameters, *(self.key(b) for b in model.buffers())}
 
@@ -256,8 +256,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.results = self._bytes(out)
             call.reads = frozenset(map(self.key, given))
         self._add(call, out)
-        if not operators.is_sparse(name, args):
-            self._shared.given(call, map(self.key, given), self._parameters)
+        rows = operators.sparse_rows(name, args)
+        self.shared.given(call, map(self.key, given), self._parameters, rows)
 
     def _exchanged(self, name: str, args: Sequence[Any], out: Any) -> None:
         """A collective of forward is an operator of its own, which waits."""

@@ -10,13 +10,13 @@ _INNER = ("_local_tensor", "elem")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of a tensor that is spread over ranks, or under way."""
+    """What this rank holds of one that is spread over ranks, or under way; a sparse one's rows."""
     while type(tensor) not in PLAIN:
         inner = next((v for n in _INNER if (v := getattr(tensor, n, None)) is not None), None)
         if not isinstance(inner, torch.Tensor):
             break
         tensor = inner
-    return tensor
+    return tensor._values() if tensor.is_sparse else tensor  # noqa: SLF001  (there is no other)
 
 
 def key_of(tensor: torch.Tensor) -> int:

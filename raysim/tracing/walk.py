@@ -103,14 +103,14 @@ class Walk:
         self._paths: dict[int, list[str]] = {}
         """Every path of a module object; its n-th call goes by the n-th."""
         self._runs: dict[int, int] = {}
-        self._owners: dict[int, str] = {}
+        self.owners: dict[int, str] = {}
         """First name of each parameter object: the one that counts."""
         self._seen: set[str] = set()
         self._seen_objects: set[int] = set()
         for path, module in self._modules.items():
             self._paths.setdefault(id(module), []).append(path)
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            self._owners.setdefault(id(parameter), name)
+            self.owners.setdefault(id(parameter), name)
         for module in model.modules():
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
             module.register_forward_hook(self._leave)
@@ -150,7 +150,7 @@ class Walk:
         ``nn.MultiheadAttention`` uses ``out_proj.weight`` so.
         """
         if id(parameter) not in self._seen_objects:
-            path = self._owners[id(parameter)].rpartition(".")[0]
+            path = self.owners[id(parameter)].rpartition(".")[0]
             self._visit().entries.append(self._declare(path))
 
     def unused(self) -> list[Entry]:
@@ -177,7 +177,7 @@ class Walk:
         entry = Entry(path, class_name(module))
         for local, p in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{path}.{local}" if path else local
-            owner = self._owners.get(id(p), name)  # AOTAutograd puts others in their place
+            owner = self.owners.get(id(p), name)  # AOTAutograd puts others in their place
             first = name == owner and name not in self._seen
             self._seen.add(name)
             self._seen_objects.add(id(p))

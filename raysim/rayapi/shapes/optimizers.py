@@ -8,7 +8,9 @@ Not modelled: what a class of the script's own computes beyond that (Newton-Schu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +22,8 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+SPARSE = "raysim_sparse"
+"""Marks a table whose look-ups make sparse gradients."""
 _LIKE = {
     "Adadelta": "Adam", "Adamax": "Adam", "Rprop": "Adam", "SparseAdam": "Adam",
     "ASGD": "Adagrad", "RMSprop": "Adagrad",
@@ -43,8 +47,9 @@ class Optimizers:
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
         """Those that have their state."""
-        self.made = self.has_gradients = False
-        """The script has some; a backward has made gradients that nobody has zeroed."""
+        self.has_gradients = False
+        """A backward has made gradients that nobody has zeroed."""
+        self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.updating = False
         """One runs: what it asks of values is not the program's."""
 
@@ -55,12 +60,21 @@ class Optimizers:
             own = kind_of(optimizer) is None
             if own:
                 self.begin(run, optimizer)
-            found = optimizer_of(optimizer, stepped=own)
+            found = self._with_sparse(optimizer_of(optimizer, stepped=own), optimizer)
             if own:
                 name = type(optimizer).__name__
                 self._steps.say(f"{name} is priced as {found.type}, which keeps as many states")
             known = self._known[id(optimizer)] = optimizer, found
         return known[1]
+
+    def _with_sparse(self, found: Optimizer, optimizer: Any) -> Optimizer:
+        """Beside a ``SparseAdam``, the other one has what is dense."""
+        kinds = {_named(o) == "SparseAdam": o for o in (*self.made, optimizer)}
+        if True not in kinds:
+            return found
+        if False in kinds and kinds[True] is optimizer:
+            found = optimizer_of(kinds[False])
+        return replace(found, sparse="SparseAdam")
 
     def states(self) -> Iterator[torch.Tensor]:
         """Of all that have stepped; some, as Adagrad, make them before."""
@@ -75,12 +89,14 @@ class Optimizers:
         self.updating = True
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         fused = [group for group in optimizer.param_groups if group.get("fused")]
+        # Shapes alone are added to nothing, and make no states of these.
+        no_rows = (lambda _: None) if _named(optimizer) in {"Adagrad", "SGD"} else _no_rows
         try:
             for group in fused:
                 group["fused"] = False  # there is no such kernel of shapes
             for p in parameters:
                 if p.requires_grad and p.is_meta:
-                    p.grad = torch.empty_like(p)
+                    p.grad = torch.empty_like(p) if not hasattr(p, SPARSE) else no_rows(p)
             run(optimizer)
         finally:
             self.updating = False
@@ -88,6 +104,15 @@ class Optimizers:
                 group["fused"] = True
             for p in parameters:
                 p.grad = None
+
+
+def _no_rows(p: torch.Tensor) -> torch.Tensor:
+    """A sparse gradient, which optimizers that take none refuse."""
+    at = torch.empty((1, 0), dtype=torch.int64, device=p.device)
+    rows = torch.empty((0, *p.shape[1:]), dtype=p.dtype, device=p.device)
+    return torch.sparse_coo_tensor(
+        at, rows, p.shape, is_coalesced=True, check_invariants=False
+    )  # fmt: skip
 
 
 def optimizer_of(optimizer: Any, *, stepped: bool = False) -> Optimizer:

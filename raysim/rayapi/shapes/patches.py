@@ -332,7 +332,7 @@ def _scaled_step(_real: Any, steps: Steps, self: Any, optimizer: Any, *a: Any, *
 def _new_optimizer(real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> None:
     """Its ``step`` is the worker's: of the instance, since each class has its own."""
     real(self, *args, **kwargs)
-    steps.optimizers.made = True
+    steps.optimizers.made.add(self)
     self.step = MethodType(_step, self)
 
 

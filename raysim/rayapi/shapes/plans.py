@@ -15,6 +15,7 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
 from raysim.models.table import Model
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.compiler.feed import Feed
 from raysim.training.plan import DdpSettings, Tf32, TrainingPlan, plan_fields
 from raysim.training.settings.deepspeed import (
@@ -93,7 +94,7 @@ class Wrapping:
         copies = min(self.copies, micro_batch)
         meet = max(1, world_size // self.tp) if self.meets else copies
         mesh = self.mesh or Mesh(dp=max(1, meet // self.cp), cp=self.cp, tp=self.tp)
-        own = optimizer or self.optimizer or Optimizer()
+        own = _of_sparse(self, model, optimizer or self.optimizer or Optimizer(), meet)
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, accumulation, own)
         half: Any = DTYPES[autocast] if autocast else None
@@ -127,6 +128,31 @@ class Wrapping:
         operators = (o for layer in model.layers for o in layer.body.operators)
         more = (self.copies - 1) * sum(o.dispatched for o in operators)
         return replace(feed, own=replace(feed.own, operators=feed.own.operators + more))
+
+
+def _of_sparse(wrapping: Wrapping, model: Model, own: Optimizer, meet: int) -> Optimizer:
+    """The optimizer of a model whose look-ups make sparse gradients.
+
+    Raises
+    ------
+    RuntimeError
+        Ranks reduce gradients, which NCCL does not.
+    NotEmulatedError
+        An engine shards them.
+    """
+    if not any(p.sparse_rows for _, p in model.parameters()):
+        return own
+    if wrapping.engine != "ddp":
+        raise NotEmulatedError(
+            "a sparse gradient under an engine that shards", "an embedding with sparse=False"
+        )
+    if meet > 1 and all(p.is_meta for p in wrapping.module.parameters()):  # gloo does
+        raise RuntimeError(
+            "NCCL does not support all_reduce with sparse tensors. "
+            "Please use dense tensors instead."
+        )
+    # torch's foreach takes none of a list with one sparse gradient (``_multi_tensor_sgd``).
+    return own if own.sparse else replace(own, foreach=False)
 
 
 def deepspeed_plan(

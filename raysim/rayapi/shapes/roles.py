@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from raysim.models.table import FIXED_DTYPE_BYTES, Model
 from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.optimizers import SPARSE
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import PLAIN, key_of
 
@@ -87,6 +89,9 @@ def signature_of(module: Any) -> tuple[Any, ...] | None:
     if not parameters:
         return None
     settings = tuple(tuple(_settings(m)) for m in module.modules())
+    for m in module.modules():
+        if getattr(m, "sparse", False) is True and isinstance(m, nn.Embedding | nn.EmbeddingBag):
+            setattr(m.weight, SPARSE, True)
     return type(module).__qualname__, hash(parameters), hash(settings), marks(module)
 
 

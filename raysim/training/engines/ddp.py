@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.perf.host import UNSCALE_S, UNSCALE_TENSOR_S
+from raysim.training.engines import sparse
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
@@ -66,8 +67,9 @@ class Ddp:
         b, c = self.c.builder, self.c
         b.alloc("parameter", c.stored_bytes, "weights", tensors=c.weight_tensors)
         # torch.optim keeps its states in the parameters' dtype.
-        sizes = (g.size_bytes(self.width) for u in c.units for g in u.gradients)
+        sizes = (g.size_bytes(self.width) for u in c.units for g in u.gradients if not g.rows)
         made = tuple(part for size in sizes for part in c.states(size * c.state_bytes / 4))
+        made += sparse.states(c, self.width)
         b.alloc("optimizer_state", sum(made), "optimizer states", tensors=made, lazy=len(made))
         if self.c.ranks > 1 and not self.c.plan.ddp.gradient_as_bucket_view:
             buckets = [size for flushed in self.flushes.values() for size in flushed]
@@ -99,6 +101,8 @@ class Ddp:
         if phase == "backward" and self.c.builder.backward_index == 0:
             self._end_shared(unit)
             self.c.alloc_gradients(unit)
+        elif phase == "backward":
+            sparse.grow(self.c, unit, self.width)
         if phase != "backward" and self.autocast and id(unit) not in self.cast:
             self._cast_weights(unit, phase)
         return ()
@@ -207,11 +211,15 @@ class Ddp:
             self._clip()
             if c.plan.mesh.pp > 1:
                 c.scalar_all_reduce("gradient norm", sharded=False)
-        c.optimizer_step(
-            c.numel,
-            low_precision_copy=False,
-            sizes=c.sizes,
-            element_bytes=self.held / max(1, c.numel),
-        )
+        dense = [g for u in c.units for g in u.gradients if not g.rows]
+        numel = sum(g.numel for g in dense)
+        if dense:
+            c.optimizer_step(
+                numel,
+                low_precision_copy=False,
+                sizes=tuple(g.numel for g in dense),
+                element_bytes=sum(g.size_bytes(self.width) for g in dense) / max(1, numel),
+            )
+        sparse.step(c, self.width)
         if not c.plan.zeroes_late:
             b.free_all("gradient", "zero_grad")

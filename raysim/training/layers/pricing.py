@@ -5,6 +5,7 @@ Layers that are alike are priced once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -369,6 +370,7 @@ class Pricer:
         return Gradient(
             p.name, self._numel(p), expert=p.expert, fp8=p.fp8, stored_bytes=p.stored_bytes,
             whole_bytes=p.whole_bytes, matrix=len(p.shape) > 1,
+            rows=round(p.sparse_rows * self.batch), row_numel=math.prod(p.shape[1:]),
         )  # fmt: skip
 
     def _numel(self, parameter: Parameter) -> int:

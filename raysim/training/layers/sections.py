@@ -29,6 +29,8 @@ from raysim.training.layers.sharding import (
 from raysim.training.settings.deepspeed import Precision
 
 Cut = Literal["module", "collective"]
+INDEX_BYTES = 8
+"""Of a sparse tensor, each (``int64``)."""
 
 
 class Gradient(NamedTuple):
@@ -48,6 +50,21 @@ class Gradient(NamedTuple):
     """Of those, what is no part of the tensor, and never sharded (scales of 4-bit weights)."""
     matrix: bool = False
     """Of two or more dimensions."""
+    rows: int = 0
+    """Of its sparse gradient, one micro-batch's; 0: that is dense."""
+    row_numel: int = 0
+    """Elements of each."""
+
+    @property
+    def own_numel(self) -> int:
+        """Elements that its gradient has."""
+        return self.rows * self.row_numel or self.numel
+
+    def gradient_bytes(self, width: int) -> int:
+        """As backward makes it; sparse, with an index to each row."""
+        if not self.rows:
+            return self.size_bytes(width)
+        return self.rows * (self.row_numel * width + INDEX_BYTES)
 
     def packed(self, width: int) -> Gradient:
         """As a tensor of elements of ``width`` bytes that hold several weights of fewer bits."""
@@ -186,11 +203,11 @@ class Unit:
 
     def gradient_tensors(self, width: int) -> tuple[int, ...]:
         """Bytes of each gradient, the last parameter's first, as backward makes them."""
-        return tuple(g.size_bytes(width) for g in reversed(self.gradients))
+        return tuple(g.gradient_bytes(width) for g in reversed(self.gradients))
 
     def gradient_bytes(self, width: int) -> int:
         """Of all of them."""
-        return sum(g.size_bytes(width) for g in self.gradients)
+        return sum(g.gradient_bytes(width) for g in self.gradients)
 
 
 _but_for_names = attrgetter(*[f.name for f in fields(Unit)][3:])

@@ -140,6 +140,8 @@ class Optimizer:
     temporaries: int | None = None
     """Tensors as large as each parameter that a step which is not fused has at once, beside states;
     None: as its type is known to (``states.optimizer``)."""
+    sparse: str = ""
+    """Type of the one that updates parameters of sparse gradients; "": this one."""
     on_muon: tuple[tuple[int, int], ...] | None = None
     """Of Muon: rows and columns of each matrix that it updates; None: as DeepSpeed picks them."""
 
