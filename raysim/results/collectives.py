@@ -71,4 +71,4 @@ def _what(name: str, group: str) -> str:
         return name
     if "." not in rest and rest not in {"root", "output_layer"}:
         return rest
-    return "tensor-parallel activations" if group == "tp" else _CARRIES[op]
+    return "tensor-parallel activations" if group.startswith("tp") else _CARRIES[op]

@@ -7,7 +7,7 @@ divided; torch itself decides what its ranks exchange, on shapes, and here it is
 Simplifications: a collective within a module runs before the module's backward or behind its
 forward, alone on the compute stream, as torch waits for it at its first use. Gradients that are
 sums over ranks of replicated parameters (norms between divided modules) are reduced once behind
-their module's backward, as FSDP2 does; an optimizer without FSDP2 does so at every use. Python of
+their module's backward, as FSDP2 does, or where an optimizer uses them (``engines.ddp``). Python of
 ``DTensor`` costs the host the same per operator, whatever it redistributes (``DISPATCHED``).
 """
 
@@ -45,6 +45,9 @@ class Ear(Protocol):
         """A collective that the model's own code calls."""
 
 
+DIMENSIONS: dict[str, str] = {}
+"""Of meshes of several dimensions over which parameters are spread: the communicator of each
+torch's group, by its name; other groups are all ranks that share a model."""
 EARS: list[Ear] = []
 """Of the traces under way, the innermost last."""
 
@@ -63,7 +66,7 @@ def collective(
     grows: Callable[[torch.Tensor], bool],
 ) -> Collective:  # fmt: skip
     """What ranks exchange; as large as the whole that is gathered or reduced."""
-    group = "ep" if args[-1] == EXPERTS else "tp"
+    group = "ep" if args[-1] == EXPERTS else DIMENSIONS.get(args[-1], "tp")
     given = (args[0], *tensors(out))
     return exchanged(OPS[name], group, given, when=when, batch=batch, width=width, grows=grows)
 
@@ -92,12 +95,16 @@ def exchange_gradients(model: torch.nn.Module, walk: Walk, width: int) -> None:
             owners.setdefault(entry.path, []).extend(entry.calls)
     for name, p in model.named_parameters():
         places = getattr(p.grad, "placements", ())
-        calls = owners.get(name.rpartition(".")[0])
-        if calls and any(place.is_partial() for place in places):
-            numel = local_part(p).nbytes / width
-            calls[-1].collectives.append(
-                Collective(op="all_reduce", when="gradient", numel=numel, fixed=True)
-            )
+        calls = owners.get(name.rpartition(".")[0], [])
+        for dim, place in enumerate(places):
+            if calls and place.is_partial():
+                within: Any = getattr(p, "device_mesh").get_group(dim)  # noqa: B009  (a DTensor's)
+                calls[-1].collectives.append(
+                    Collective(
+                        op="all_reduce", when="gradient", numel=local_part(p).nbytes / width,
+                        fixed=True, group=DIMENSIONS.get(within.group_name, "tp"),
+                    )
+                )  # fmt: skip
 
 
 def attend(

@@ -129,6 +129,8 @@ class Communicators:
             return tuple(sorted((*mesh.dp_group(at), *mesh.dp_group(other))))
         if group.startswith("dp_"):
             return _part(mesh.dp_group(at), at.dp, group)
+        if group.startswith("tp_"):
+            return _part(mesh.tp_group(at), at.tp, group)
         if group == "tied":
             line = mesh.pp_group(at)
             return tuple(line[stage] for stage in self.tied_stages)
@@ -294,9 +296,12 @@ class Communicators:
 
 
 def _kind_and_size(group: str) -> tuple[str, int]:
-    """``dp_shard:8``: data-parallel ranks eight by eight; ``dp_replicate:8``: every eighth."""
+    """``dp_shard:8``: data-parallel ranks eight by eight; ``dp_replicate:8``: every eighth.
+
+    ``tp_shard:2`` and ``tp_replicate:2`` likewise: dimensions of a mesh that share one model.
+    """
     kind, _, size = group.partition(":")
-    assert kind in {"dp_shard", "dp_replicate"}, f"no communicator named {group!r}"
+    assert kind[2:] in {"_shard", "_replicate"}, f"no communicator named {group!r}"
     return kind, int(size)
 
 
@@ -308,11 +313,11 @@ def _across(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
 
 
 def _part(ranks: tuple[int, ...], at: int, group: str) -> tuple[int, ...]:
-    """Those of the data-parallel ``ranks`` that the one at place ``at`` shares or repeats with."""
+    """Those of ``ranks`` along an axis that the one at place ``at`` shares or repeats with."""
     if group.startswith("dp_across:"):
         return _across(ranks, at, group)
     kind, size = _kind_and_size(group)
-    if kind == "dp_shard":
+    if kind.endswith("_shard"):
         start = at - at % size
         return ranks[start : start + size]
     return ranks[at % size :: size]

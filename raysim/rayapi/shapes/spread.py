@@ -8,8 +8,8 @@ Simplifications: what a script exchanges beside its model and loss (``full_tenso
 takes no time; initial parts are not sent around; ranks of a mesh's dimension are priced as
 neighbours (told where they are not).
 
-Not modelled: parameters spread over meshes of several dimensions, workers on CPUs, whose torch
-computes (refused).
+Not modelled: parameters spread over meshes of more than two dimensions, workers on CPUs, whose
+torch computes (refused).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from raysim.rayapi.shapes.here import cpu_steps_here
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.plans import wrapping_in
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing import peers
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -66,10 +67,14 @@ def install(r: Replaced) -> None:
 
 def _noted(name: str) -> Callable[..., Any]:
     def call(real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
-        out = real(self, *args, **kwargs)
         mode = steps.mode
-        if mode.tape is not None and not (mode.tracing or steps.inside):
-            mode.tape.note(getattr(DTensor, name), (self, *args), kwargs, out)
+        tape, mode.tape = mode.tape, None  # what it calls is its own
+        try:
+            out = real(self, *args, **kwargs)
+        finally:
+            mode.tape = tape
+        if tape is not None and not (mode.tracing or steps.inside):
+            tape.note(getattr(DTensor, name), (self, *args), kwargs, out)
         return out
 
     return call
@@ -133,10 +138,21 @@ def heard(steps: Steps, module: Any) -> Iterator[None]:
     """A model's trace: its own collectives are over groups of the mesh that it is trained on."""
     within: list[Wrapping] = steps.worker.globals.setdefault(heard, {}).setdefault("within", [])
     within.append(wrapping_in(module, steps.within))
+    peers.DIMENSIONS.update(_dimensions(module))
     try:
         yield
     finally:
         within.pop()
+        peers.DIMENSIONS.clear()
+
+
+def _dimensions(module: Any) -> Iterator[tuple[str, str]]:
+    """Names of groups that are a dimension of two over which parameters are spread."""
+    meshes = {p.device_mesh for p in module.parameters() if isinstance(p, DTensor)}
+    for mesh in (m for m in meshes if m.ndim == 2):
+        inner = mesh.size(1)
+        for dim, name in enumerate((f"tp_replicate:{inner}", f"tp_shard:{inner}")):
+            yield mesh.get_group(dim).group_name, name
 
 
 def group_of(steps: Steps, ranks: Sequence[int]) -> str:
@@ -167,16 +183,16 @@ def group_of(steps: Steps, ranks: Sequence[int]) -> str:
 
 def _degree(steps: Steps, module: Any) -> int:
     meshes = {p.device_mesh for p in module.parameters() if isinstance(p, DTensor)}
-    if any(mesh.ndim > 1 for mesh in meshes):
+    if any(mesh.ndim > 2 for mesh in meshes):
         raise NotEmulatedError(
-            "DTensor parameters on a DeviceMesh of several dimensions",
+            "DTensor parameters on a DeviceMesh of more than two dimensions",
             "parallelize_module over one of them, and fully_shard over the others",
         )
     sizes = {mesh.size() for mesh in meshes}
     if len(sizes) > 1:
         raise NotEmulatedError("modules spread over groups of several sizes", "one tp dimension")
     for mesh in meshes:
-        ranks = mesh.mesh.tolist()
+        ranks = mesh.mesh.flatten().tolist()
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))):
             steps.say(APART.format(ranks))
     return sizes.pop() if sizes else 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from raysim.perf.compute import ComputeModel
 from raysim.training.engines.choice import piped
 from raysim.training.engines.context import Engine
+from raysim.training.engines.ddp import Ddp
 from raysim.training.layers.sections import Unit
 from raysim.training.layers.sharding import Exchange
 from raysim.training.program import COMPUTE, Call, ProgramBuilder
@@ -38,8 +39,8 @@ class UnitEmitter:
         """Outputs in memory that nothing keeps: labels, bytes, how many units read them yet."""
         self.pending: tuple[int, ...] = ()
         """What the next operation on the compute stream waits for."""
-        self.sums_late = piped(engine) is not None
-        """Gradients of replicated weights are summed when they are reduced."""
+        self.sums_late = isinstance(engine, Ddp) or piped(engine) is not None
+        """Gradients of replicated weights are summed when they are reduced, or used."""
 
     def join(self, waits: tuple[int, ...]) -> None:
         """The next operation on the compute stream waits for these."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from raysim.perf.host import UNSCALE_S, UNSCALE_TENSOR_S
+from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines import sparse
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Unit
@@ -22,6 +23,9 @@ FIRST_BUCKET_BYTES = MIB
 """``dist._DEFAULT_FIRST_BUCKET_BYTES``, of the default cap only: any other cap is every bucket's
 (``distributed.py``, ``_BucketSizeConfig``)."""
 DEFAULT_BUCKET_CAP_MB = 25.0
+GRADIENT_USES = 3
+"""Reads of a gradient in a step of Adam's, Adagrad's and their like: ``lerp`` and both factors of
+``addcmul``; in SGD's or a fused one's there is one (collectives of torch 2.13, counted)."""
 CAST_BYTES = 2
 """Per element of the copies that ``torch.autocast`` makes of fp32 weights."""
 
@@ -202,9 +206,28 @@ class Ddp:
         host_s = c.costs.host.clipping_s(c.tensors)
         c.builder.compute("clip gradients", "optimizer", seconds, host_s=host_s)
 
+    def _sum_replicated(self) -> None:
+        """Of ``DTensor`` weights that are whole on several ranks, each of which saw a part.
+
+        Their gradients stay sums over ranks; each operator of the optimizer that reads one has it
+        summed for itself.
+        """
+        c, o = self.c, self.c.plan.optimizer
+        sgd = optimizer_key(o.type, momentum=o.momentum).startswith("sgd")
+        uses = 1 if o.fused or sgd else GRADIENT_USES
+        waits = c.builder.last_on("compute")
+        for unit in c.units:
+            for call in (e for e in unit.exchanges.after_backward if e.of_weights):
+                summed = Call(call.op, call.group, call.size_bytes)
+                for _ in range(uses):
+                    waits = (c.builder.collective(f"all-reduce {unit.name}", summed, waits=waits),)
+        c.builder.compute("gradients summed", "collective", 0.0, launches=0, waits=waits)
+
     def step(self) -> None:
         """torch's optimizer over all gradients, then ``zero_grad``, which lets go of them."""
         b, c = self.c.builder, self.c
+        if any(e.of_weights for u in c.units for e in u.exchanges.after_backward):
+            self._sum_replicated()
         if c.plan.ddp.grad_scaler:
             self._unscale()
         if c.plan.gradient_clipping > 0:
