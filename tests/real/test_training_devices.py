@@ -200,3 +200,21 @@ def test_shapes_that_do_not_fit_are_refused_in_torchs_words(tmp_path: Path) -> N
     script.write_text(f"DEVICE = 'cuda'\n{asks}print(repr(said))\n")
     (printed,), _ = launched("python", str(script))
     assert eval(printed) == names["said"]
+
+
+def test_a_script_reads_where_its_tensors_are() -> None:
+    lines, _ = launched("python", "where.py")
+    assert lines[:8] == [
+        "cpu False cpu", "gpu cuda True gpu gpu cpu", "gpu gpu", "True False", "gpu True", "True",
+        "gpu", "cuda:1",
+    ]  # fmt: skip
+    same = "Expected all tensors to be on the same device, but got {}, different from other "
+    when = "tensors on {} (when checking argument in method wrapper_CUDA_{})"
+    of_attention = (
+        "Expected query, key, and value to have the same device type, but got query.device: gpu "
+        "key.device: cpu and value.device: cpu instead."
+    )
+    assert lines[8:] == [
+        of_attention, (same + when).format("weight is on gpu", "cpu", "_native_batch_norm"),
+        (same + when).format("mat1 is on gpu", "cuda:1", "addmm"),
+    ]  # fmt: skip

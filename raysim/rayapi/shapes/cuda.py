@@ -15,13 +15,41 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.shapes import sharded
+from raysim.rayapi.shapes import devices, sharded
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
+
+
+_Generator: Any = torch.Generator
+
+
+class _Kinds(type(_Generator)):  # type: ignore[misc]
+    """Of torch's generators, all are."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Generator)
+
+
+class Generator(_Generator, metaclass=_Kinds):  # type: ignore[misc]
+    """``torch.Generator``, a GPU's too: shapes are not drawn."""
+
+    device: Any = None
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        """torch's own of the CPU, for whichever device."""
+        if steps_here() is None:
+            return _Generator(device)
+        made = super().__new__(cls)
+        cuda = devices.on_gpu(device) and str(device) != "meta"
+        made.device = torch.device(device if cuda else "cpu")
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        """It has been made."""
 
 
 class _Stream(torch.Stream):
@@ -93,7 +121,7 @@ def install(r: Replaced) -> None:
     cuda = torch.cuda
     answers: dict[str, Callable[..., Any]] = {
         "is_available": _has_gpu, "device_count": lambda s: s.worker.visible_devices,
-        "current_device": lambda s: s.worker.devices[0], "set_device": lambda *_: None,
+        "current_device": lambda s: s.worker.devices[0], "set_device": devices.choose,
         "init": lambda _: None, "_exchange_device": lambda *_: 0,
         "_maybe_exchange_device": lambda *_: 0,
         "is_initialized": lambda _: True, "synchronize": lambda s, *_: s.synchronize(),
@@ -127,6 +155,7 @@ def install(r: Replaced) -> None:
         if hasattr(torch.accelerator, name):
             r.call(torch.accelerator, name, answers[as_cuda])
     r.call(torch.accelerator, "current_accelerator", lambda *_a, **_k: torch.device("cuda"))
+    r.set(torch, "Generator", lambda _real: Generator)
     r.around(torch.nn.Module, "to", _module_to)
     r.around(torch.nn.Module, "cuda", _module_to_gpu)
     for name in ("half", "float", "bfloat16"):

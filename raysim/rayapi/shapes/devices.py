@@ -10,13 +10,17 @@ A product of two types of real numbers is refused as torch does, where neither a
 engine may have cast its inputs. Shapes that do not fit are refused on shapes as well, where
 products, sums and convolutions have other words: here they have a GPU's.
 
-Not modelled: two GPUs of one process, functions that are not named here.
+A script reads a GPU's name, or the CPU's, from ``device``; libraries read that of shapes.
+
+Not modelled: two GPUs of one process (told), functions that are not named here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +28,9 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
+import raysim
 from raysim.rayapi.shapes.cpu_work import MARK, near
+from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.plans import wrapping_in
 from raysim.tracing.storages import PLAIN
 
@@ -36,6 +42,15 @@ _PLACE = "raysim_place"
 _MADE = "raysim_made_on_cpu"
 """Of a parameter: there it stays until the script or a library moves it."""
 _T = torch.Tensor
+ASKED = (_T.device.__get__, _T.is_cuda.__get__)  # type: ignore[attr-defined]
+"""Attributes that say where a tensor is."""
+SEVERAL = (
+    "{} has parameters on {}: the GPUs of one process are priced as one that holds all of it and "
+    "copies nothing between them"
+)
+_OURS = next(iter(raysim.__path__))
+_HAND_ON = frozenset(["device", "get_parameter_device", "<genexpr>"])
+"""Of transformers and diffusers, what a model's ``device`` is made of."""
 _SAME = "Expected all tensors to be on the same device, but "
 _REAL = frozenset([torch.float16, torch.bfloat16, torch.float32, torch.float64])
 _NAMES: Mapping[torch.dtype, tuple[str, str]] = {
@@ -106,6 +121,24 @@ def hand_on_view(tensor: _T, out: _T) -> None:
         setattr(out, MARK, True)
 
 
+def said(func: Any, tensor: _T, out: Any, current: int) -> Any:
+    """What a script reads of where a tensor is; libraries are told of shapes, which they take."""
+    if not tensor.is_meta or type(tensor) not in PLAIN or not _is_scripts(sys._getframe(3)):  # noqa: SLF001
+        return out
+    here = is_placed_on_cpu(tensor) or (hasattr(tensor, _MADE) and not hasattr(tensor, _PLACE))
+    if func == ASKED[1]:
+        return not here
+    return torch.device("cpu" if here else _gpu(tensor) or f"cuda:{current}")
+
+
+def _is_scripts(frame: FrameType | None) -> bool:
+    """Whether its code is no library's, but for a property that hands an answer on."""
+    while frame is not None and frame.f_code.co_name in _HAND_ON:
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return not ("-packages" in file or file.startswith(_OURS))
+
+
 def takes_data(tensor: _T, data: _T) -> None:
     """``tensor.data = data``: it is where the data are."""
     for mark in (MARK, _PLACE):
@@ -141,6 +174,8 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
     steps.mode.types_count = wrapping.engine == "ddp" and steps.within is None
     moved = f"cuda:{steps.worker.devices[0]}" if wrapping.engine != "ddp" else ""
     weights = list(module.parameters())
+    if len(gpus := sorted({_gpu(p) for p in weights} - {""})) > 1:
+        steps.say(SEVERAL.format(type(module).__name__, " and ".join(gpus)))
     if not moved and all(getattr(p, _PLACE, "") for p in weights):
         return  # by the script: what it has not moved is on the CPU
     if not moved and all(hasattr(p, _MADE) and not hasattr(p, _PLACE) for p in weights):
@@ -203,11 +238,27 @@ def _device(tensor: _T) -> str:
     return "cpu" if is_placed_on_cpu(tensor) else _gpu(tensor)
 
 
+def _apart(devices: Iterable[str]) -> bool:
+    """Whether they are known to be several.
+
+    A rank that has not said which GPU is its own may mean GPU 0 by ``cuda``, as CUDA does.
+    """
+    found = {*devices} - {""}
+    steps = steps_here()
+    sure = steps is None or not steps.worker.devices[0] or choose in steps.worker.globals
+    return len(found) > 1 and (sure or "cpu" in found)
+
+
+def choose(steps: Steps, *_device: Any) -> None:
+    """``torch.cuda.set_device``: it is the rank's own."""
+    steps.worker.globals.setdefault(choose, {})
+
+
 def _guard(method: str, names: _Names, args: Any, kwargs: Mapping[str, Any]) -> None:
     """All on the first one's; of numbers, too."""
     found = [(said, _device(t)) for said, t in _of(args, kwargs, names)]
     devices = [device for _, device in found]
-    if "cpu" not in devices or not any(device.startswith("cuda") for device in devices):
+    if not _apart(devices):
         return
     common = next(device for device in devices if device)
     said, other = next((s, d) for s, d in found if d not in ("", common))
@@ -221,8 +272,10 @@ def _elementwise(args: Any, kwargs: Mapping[str, Any]) -> None:
     """Numbers of the CPU are allowed beside tensors of a GPU."""
     given = list(near((*args, *kwargs.values())))
     gpu = next((p for t in given if (p := _gpu(t))), "")
-    if gpu and any(t.dim() and is_placed_on_cpu(t) for t in given):
-        raise RuntimeError(f"{_SAME}found at least two devices, {gpu} and cpu!")
+    for tensor in given if gpu else ():
+        other = _device(tensor) if tensor.dim() or _gpu(tensor) else ""
+        if _apart([gpu, other]):
+            raise RuntimeError(f"{_SAME}found at least two devices, {gpu} and {other}!")
     if len(given) == 2:
         _check_broadcast(*given)
 
@@ -311,6 +364,29 @@ def _cross_entropy(args: Any, kwargs: Mapping[str, Any]) -> None:
     _guard(method, names, args, kwargs)
 
 
+def _batch_norm(args: Any, kwargs: Mapping[str, Any]) -> None:
+    """By whose input ``_batch_norm_impl_index`` takes cuDNN's or torch's own."""
+    names = tuple((at, name, name) for at, name in enumerate(
+        ("input", "running_mean", "running_var", "weight", "bias")
+    ))  # fmt: skip
+    given = next((t for _, t in _of(args, kwargs, names[:1])), None)
+    on_cpu = given is None or is_placed_on_cpu(given)
+    method = "_native_batch_norm" if on_cpu else "_cudnn_batch_norm"
+    _guard(method, (names[0], *names[3:], *names[1:3]), args, kwargs)
+
+
+def _attention(args: Any, kwargs: Mapping[str, Any]) -> None:
+    """``validate_sdpa_input``."""
+    names = tuple((at, name, name) for at, name in enumerate(("query", "key", "value")))
+    on = {name: _device(tensor) for name, tensor in _of(args, kwargs, names)}
+    if _apart(on.values()) and all(on.values()):
+        said = [f"{name}.device: {on[name]}" for name in ("query", "key", "value")]
+        raise RuntimeError(
+            "Expected query, key, and value to have the same device type, but got "
+            f"{said[0]} {said[1]} and {said[2]} instead."
+        )
+
+
 _LOOKS = Callable[[Any, Mapping[str, Any]], None]
 _ELEMENTWISE = (
     "add", "sub", "mul", "div", "true_divide", "maximum", "minimum", "eq", "ne", "lt", "le", "gt",
@@ -330,7 +406,8 @@ def _all_checks() -> dict[Any, _LOOKS]:
     norm = ((0, "input", "input"), (2, "weight", "weight"), (3, "bias", "bias"))
     rows = ((1, "weight", "self"), (0, "input", "index"))
     found: dict[Any, _LOOKS] = {
-        functional.linear: _linear, _T.__getitem__: _index,
+        functional.linear: _linear, _T.__getitem__: _index, functional.batch_norm: _batch_norm,
+        functional.scaled_dot_product_attention: _attention,
         functional.embedding: partial(_guard, "_index_select", rows),
         functional.layer_norm: partial(_guard, "_native_layer_norm", norm),
         functional.cross_entropy: _cross_entropy, functional.nll_loss: _cross_entropy,

@@ -220,6 +220,8 @@ class ShapesMode(TorchFunctionMode):
     def _attribute(self, func: Any, args: Sequence[Any]) -> Any:
         """One of a tensor's; it may be a tensor made of it: ``T``, ``mT``, ``real``, ``data``."""
         out = func(*args)
+        if func in devices.ASKED and not self.tracing:
+            return devices.said(func, args[0], out, self.steps.worker.devices[0])
         if out is None and func == _GRAD:
             return self._gradient(args[0])
         if isinstance(out, torch.Tensor) and not self.tracing:
