@@ -107,10 +107,12 @@ def refuse(name: str, instead: str) -> Callable[..., Any]:
 
 
 def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """An answer that is the same of each GPU that a worker sees; ``device`` may be named."""
+    """An answer of the worker's GPU, whose ``device`` may be named; others hold nothing."""
 
     def answer(steps: Steps, *args: Any, device: Any = None, **options: Any) -> Any:
-        del device
+        said = next(iter(args), device)
+        if ours in _OF_MEMORY and devices.is_elsewhere(steps, said):
+            return 0 if ours is not _mem_info else (int(_gpu(steps).memory_bytes),) * 2
         return ours(steps, *args, **options)
 
     return answer
@@ -263,6 +265,9 @@ def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     total = int(_gpu(steps).memory_bytes)
     return total - _reserved_now(steps), total
+
+
+_OF_MEMORY = (_held, _reserved_now, _allocated, _reserved, _mem_info)
 
 
 def _module_to_gpu(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -176,6 +176,7 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
     weights = list(module.parameters())
     if len(gpus := sorted({_gpu(p) for p in weights} - {""})) > 1:
         steps.say(SEVERAL.format(type(module).__name__, " and ".join(gpus)))
+        steps.worker.globals.setdefault(SEVERAL, {}).update(dict.fromkeys(gpus))
     if not moved and all(getattr(p, _PLACE, "") for p in weights):
         return  # by the script: what it has not moved is on the CPU
     if not moved and all(hasattr(p, _MADE) and not hasattr(p, _PLACE) for p in weights):
@@ -239,14 +240,23 @@ def _device(tensor: _T) -> str:
 
 
 def _apart(devices: Iterable[str]) -> bool:
-    """Whether they are known to be several.
+    """Whether they are known to be several."""
+    found, steps = {*devices} - {""}, steps_here()
+    return len(found) > 1 and ("cpu" in found or steps is None or _is_sure(steps))
 
-    A rank that has not said which GPU is its own may mean GPU 0 by ``cuda``, as CUDA does.
-    """
-    found = {*devices} - {""}
-    steps = steps_here()
-    sure = steps is None or not steps.worker.devices[0] or choose in steps.worker.globals
-    return len(found) > 1 and (sure or "cpu" in found)
+
+def _is_sure(steps: Steps) -> bool:
+    """A rank that has not said which GPU is its own may mean GPU 0 by ``cuda``, as CUDA does."""
+    return not steps.worker.devices[0] or choose in steps.worker.globals
+
+
+def is_elsewhere(steps: Steps, device: Any) -> bool:
+    """Whether a GPU is named on which the process has nothing."""
+    if not is_device(device) or not _is_sure(steps):
+        return False
+    index = device if isinstance(device, int) else torch.device(device).index
+    used = steps.worker.globals.get(SEVERAL, {})
+    return index not in (None, steps.worker.devices[0]) and f"cuda:{index}" not in used
 
 
 def choose(steps: Steps, *_device: Any) -> None:

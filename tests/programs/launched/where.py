@@ -22,6 +22,7 @@ say(isinstance(torch.default_generator, torch.Generator))
 say(torch.randn(2, generator=draws, device=x.device).device)
 two = nn.Sequential(model, nn.Linear(8, 8).to("cuda:1"))
 say(two[1].weight.device)
+say(torch.cuda.memory_allocated(5), torch.cuda.mem_get_info(5)[0] == torch.cuda.mem_get_info(5)[1])
 heads, norm = x.view(1, 1, 2, 8), nn.BatchNorm1d(8).cuda()
 for wrong in (
     lambda: nn.functional.scaled_dot_product_attention(heads, heads.cpu(), heads.cpu()),
