@@ -270,7 +270,8 @@ def test_the_first_rank_to_fail_ends_all() -> None:
 
 
 def test_a_model_that_does_not_fit_is_a_result(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 1}))
+    said = {"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(said))
     command = read_command([
         "deepspeed", "--num_gpus", "1", str(PROGRAMS / "residual_zero.py"), "--width", "20000",
         "--deepspeed_config", str(tmp_path / "ds.json"),

@@ -219,3 +219,37 @@ def test_a_script_reads_where_its_tensors_are() -> None:
         of_attention, (same + when).format("weight is on gpu", "cpu", "_native_batch_norm"),
         (same + when).format("mat1 is on gpu", "cuda:1", "addmm"),
     ]  # fmt: skip
+
+
+ENGINE = """
+import sys
+import deepspeed
+import torch
+from torch import nn
+
+for kind in ("bf16", "fp16", "fp32"):
+    config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}
+    config["zero_allow_untested_optimizer"] = True
+    config |= {} if kind == "fp32" else {kind: {"enabled": True}}
+    model = nn.Linear(8, 8)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config,
+        optimizer=torch.optim.SGD(model.parameters()),
+    )
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        try:
+            engine(torch.randn(4, 8, device=engine.device, dtype=dtype))
+        except RuntimeError as error:
+            print(kind, error)
+"""
+
+
+def test_an_engine_of_deepspeed_casts_nothing_that_it_is_given(tmp_path: Path) -> None:
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    lines, _ = launched("deepspeed", "--num_gpus", "1", str(script))
+    names = {"fp32": "Float", "bf16": "BFloat16", "fp16": "Half"}
+    assert [line for line in lines if "mat1" in line] == [
+        f"{kind} mat1 and mat2 must have the same dtype, but got {names[given]} and {names[kind]}"
+        for kind in ("bf16", "fp16", "fp32") for given in names if given != kind
+    ]  # fmt: skip

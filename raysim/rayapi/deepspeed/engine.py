@@ -51,6 +51,10 @@ def _worker(call: str) -> Steps:
     return steps
 
 
+def _half(given: torch.Tensor) -> torch.Tensor:
+    return given.half() if given.is_floating_point() else given
+
+
 def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
     """``deepspeed.add_config_arguments``."""
     group = parser.add_argument_group("DeepSpeed", "DeepSpeed configurations")
@@ -167,6 +171,7 @@ class DeepSpeedEngine(torch.nn.Module):
             module=self.module, engine="deepspeed", meets=True,
             deepspeed=self._settings, mesh=self.mesh, moe=self.has_moe_layers,
             pieces=sequence_parallel(mpu),
+            autocasts=bool(self._json.get("torch_autocast", {}).get("enabled")),
             optimizer=client or self._settings.optimizer or Optimizer(),
         )  # fmt: skip
         self.config = config
@@ -203,7 +208,9 @@ class DeepSpeedEngine(torch.nn.Module):
         return super().__call__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Of the module."""
+        """Of the module; ``fp16.auto_cast`` halves what is given by position."""
+        if self._json.get("fp16", {}).get("auto_cast"):
+            args = torch.utils._pytree.tree_map_only(torch.Tensor, _half, args)  # noqa: SLF001
         return self.module(*args, **kwargs)
 
     def backward(self, loss: Any, *_args: Any, **_kwargs: Any) -> Any:

@@ -171,7 +171,7 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
         return
     wrapping = wrapping_in(module, steps.within)
     seen[id(module)] = module
-    steps.mode.types_count = wrapping.engine == "ddp" and steps.within is None
+    steps.mode.types_count = steps.within is None and not wrapping.casts
     moved = f"cuda:{steps.worker.devices[0]}" if wrapping.engine != "ddp" else ""
     weights = list(module.parameters())
     if len(gpus := sorted({_gpu(p) for p in weights} - {""})) > 1:

@@ -49,6 +49,8 @@ class Wrapping:
     ddp: DdpSettings = field(default_factory=DdpSettings)
     fsdp: FsdpSettings = field(default_factory=FsdpSettings)
     deepspeed: DeepSpeedConfig | None = None
+    autocasts: bool = False
+    """DeepSpeed's engine enters autocast."""
     mesh: Mesh | None = None
     """None: all ranks are replicas, if they meet."""
     moe: bool = False
@@ -66,6 +68,11 @@ class Wrapping:
     """GPUs of one process that each have a copy (``DataParallel``)."""
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
+
+    @property
+    def casts(self) -> bool:
+        """Whether an engine computes in other types than its module's weights have."""
+        return self.autocasts or self.fsdp.param_dtype is not None
 
     def cast_by(self, autocast: Any) -> torch.dtype | None:
         """The type its fp32 products run in under ``torch.autocast``, if the engine leaves it."""
