@@ -304,7 +304,8 @@ class ShapesMode(TorchFunctionMode):
             types_count = self.types_count and self.steps.half is None
             devices.check(func, args, kwargs, types_count=types_count)
         masked = func in _INDEXING and lets_pass(args[1])
-        if masked and func is _T.__getitem__:  # what is written changes no shape
+        picks = func is _T.__getitem__ or any(t.requires_grad for t in tensors(args[2:]))
+        if masked and picks:  # places, or their gradients
             self.steps.say(MASKED)
         if not masked and not some_known(args):
             out = ordinary(func, args, kwargs)
