@@ -189,6 +189,7 @@ def program_scenario(
         object_store_bytes=spec.ray.object_store_memory,
         faults=tuple(_event(f) for f in spec.faults),
         until_s=spec.until,
+        steps=spec.steps,
     )
     return ProgramScenario(
         file=document.file,

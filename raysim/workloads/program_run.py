@@ -63,6 +63,8 @@ class DriverExit:
     """Of an exception, its traceback; of a wait, where it waits."""
     message: str = ""
     """In one line."""
+    enough: str = ""
+    """Why it was stopped, if not by the clock: it had taken as many steps as it needs to."""
     code: int = 0
     """What the process would have returned."""
 
@@ -192,14 +194,16 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
         if job.launched is not None:
             run_launched(
                 job.launched, file=job.script, cluster=cluster, limit_s=limit_s,
-                training=job.training, last=True,
+                training=job.training, last=True, steps=job.steps,
             )  # fmt: skip
             return DriverExit(how="ok")
         run_script(
             job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
-            training=job.training, last=True,
+            training=job.training, last=True, steps=job.steps,
         )  # fmt: skip
     except ProgramHangs as wait:
+        if wait.enough:
+            return DriverExit(how="until", enough=wait.enough)
         where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
         line = where.strip().splitlines()[-1].strip() if where else f"the driver of {job.title}"
         how: Ending = "hang" if wait.certain or job.until_s is None else "until"

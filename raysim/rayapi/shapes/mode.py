@@ -178,6 +178,8 @@ class ShapesMode(TorchFunctionMode):
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
         self.counting: CpuCounting | None = None
         """Of what runs, what it takes the host."""
+        self.heard = 0
+        """Functions that have been called: what a run takes on this machine grows by them."""
         self.types_count = True
         """Nobody casts what the model under way is given (``shapes.devices``)."""
         self.alive = Alive()
@@ -195,6 +197,7 @@ class ShapesMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
             return self._attribute(func, args)
+        self.heard += 1
         if func == _SET_DATA:
             devices.takes_data(*args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
