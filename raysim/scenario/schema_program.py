@@ -254,7 +254,7 @@ class ProgramSection(Section):
     steps: Count | None = Field(
         None,
         description="Stop a script after so many optimizer steps of a training run; 0: at its end. "
-        "By default one that a launcher starts is stopped once they are alike, after a minute's work.",
+        "By default one that a launcher starts is stopped when many were alike.",
     )
     targets: dict[str, Condition] = Field(
         default_factory=dict, description="Limits by metric, such as `seconds: <= 60`."
