@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -302,6 +303,15 @@ def _in_a_line(error: BaseException) -> str:
     return f"{COLOR.sub('', last)}{where}"
 
 
+def _what_is_installed(name: str) -> str:
+    """Beside an import that fails in a package which is there."""
+    try:
+        there = f"{name} {version(name)} is what is" if name and name != "ray" else "see what is"
+    except PackageNotFoundError:
+        there = "see what is"
+    return f" (the program's own code really runs, with the packages beside raysim: {there} there)"
+
+
 _NO_GPU = re.compile(
     "Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|"
     "no CUDA-capable device"
@@ -320,6 +330,8 @@ def _way_out(error: BaseException, script: Path | None) -> str:
             "raysim.charge(seconds=...) what the GPU would take)"
         )
     name = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        return _what_is_installed(name)
     if not isinstance(error, ModuleNotFoundError) or not name or name == "ray":
         return ""
     for folder in script.resolve().parents if script is not None else ():
