@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from raysim.hardware import catalog  # noqa: E402
+from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     PROGRAMS,
     launched,
@@ -164,3 +165,26 @@ def test_an_optimizer_of_shares_is_the_one_within(tmp_path: Path) -> None:
     )
     command = ("torchrun", "--nproc-per-node", "2", str(tmp_path / "shares.py"))
     assert launched(*command)[1].text.startswith("3 steps on 2 ranks")
+
+
+def test_a_list_of_unknown_numbers_is_a_tensor(tmp_path: Path) -> None:
+    """As pytorch/examples' actor-critic makes its returns."""
+    (tmp_path / "returns.py").write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(4, 1)\n"
+        "value = net(torch.randn(4))\n"
+        "later = torch.tensor([[value[0]], [1.0]])\n"
+        "print(later.shape, torch.tensor([torch.tensor(3), 4]).tolist())\n"
+    )
+    lines, report = launched("python", str(tmp_path / "returns.py"))
+    assert lines == ["torch.Size([2, 1]) [3, 4]"]
+    assert report.ok
+
+
+def test_rpc_is_refused_by_name(tmp_path: Path) -> None:
+    """Its agents would wait for each other on this machine."""
+    (tmp_path / "server.py").write_text(
+        "import torch.distributed.rpc as rpc\nrpc.init_rpc('server', rank=0, world_size=2)\n"
+    )
+    with pytest.raises(NotEmulatedError, match=r"torch.distributed.rpc is not emulated"):
+        launched("python", str(tmp_path / "server.py"))

@@ -48,6 +48,7 @@ from raysim.rayapi.shapes.known import (
     places,
     some_known,
     to_device,
+    with_numbers,
 )
 from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
 from raysim.rayapi.shapes.roles import again, is_part, key_of_function, linked, shapes_of
@@ -267,6 +268,7 @@ class ShapesMode(TorchFunctionMode):
         device = kwargs.get("device")
         there = device is not None and on_gpu(device)
         placed = _placed(func, kwargs, on_host=self.on_host)
+        args = with_numbers(args)
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
         if there and func.__name__ in _BY_VALUE:
             self.steps.own.copied(out)
