@@ -188,3 +188,15 @@ def test_rpc_is_refused_by_name(tmp_path: Path) -> None:
     )
     with pytest.raises(NotEmulatedError, match=r"torch.distributed.rpc is not emulated"):
         launched("python", str(tmp_path / "server.py"))
+
+
+def test_what_a_script_computes_on_the_cpu_takes_one_thread_here(tmp_path: Path) -> None:
+    """Several wait for each other on a busy machine: seconds for a batch of pictures."""
+    (tmp_path / "threads.py").write_text("import torch\nprint(torch.get_num_threads())\n")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert launched("python", str(tmp_path / "threads.py"))[0] == ["1"]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

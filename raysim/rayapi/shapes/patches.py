@@ -129,6 +129,8 @@ def torch_of_workers() -> Iterator[Replaced]:
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         stack.enter_context(_precisions_kept())
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # a worker's; several wait long for busy cores to make a batch
         _modules(_INSTALLED)
         compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
