@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from raysim.hardware import catalog  # noqa: E402
+from raysim.rayapi.shapes.mode import ShapesMode  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     PROGRAMS,
@@ -200,3 +202,32 @@ def test_what_a_script_computes_on_the_cpu_takes_one_thread_here(tmp_path: Path)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_ranks_that_generate_share_their_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token after token has shapes of its own: one rank makes them for all."""
+    (tmp_path / "says.py").write_text(
+        "import torch\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "size = dict(hidden_size=32, intermediate_size=64, num_attention_heads=2, vocab_size=99)\n"
+        "model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **size)).cuda().eval()\n"
+        "print(model.generate(torch.ones(2, 8, dtype=int).cuda(), max_new_tokens=12).shape)\n"
+    )
+    run = 0
+    real = ShapesMode._noted
+
+    def noted(self: ShapesMode, *args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        run += self.generates
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(ShapesMode, "_noted", noted)
+    counts = []
+    for ranks in ("1", "4"):
+        run = 0
+        lines, _ = launched("torchrun", "--nproc-per-node", ranks, str(tmp_path / "says.py"))
+        assert set(lines) == {"torch.Size([2, 20])"}
+        counts.append(run)
+    assert 0 < counts[1] < 3 * counts[0]

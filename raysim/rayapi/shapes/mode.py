@@ -181,6 +181,7 @@ class ShapesMode(TorchFunctionMode):
         """Of what runs, what it takes the host."""
         self.heard = 0
         """Functions that have been called: what a run takes on this machine grows by them."""
+        self.generates = False  # token after token, in shapes that others have had
         self.types_count = True
         """Nobody casts what the model under way is given (``shapes.devices``)."""
         self.alive = Alive()
@@ -298,7 +299,7 @@ class ShapesMode(TorchFunctionMode):
         if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
             return attend(func, *args, **kwargs)
         steps = self.steps
-        alike = steps.steady
+        alike = steps.steady or self.generates
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
         remembers = alike and self.counting is None and not steps.own.learns
@@ -493,7 +494,8 @@ def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, An
     kwargs.pop("device", None)
     if on_host:
         return kwargs
-    real = not dtype.is_floating_point if dtype is not None else name in _INTEGERS
+    inexact = getattr(dtype, "is_floating_point", dtype is float)  # Python's int, too
+    real = not inexact if dtype is not None else name in _INTEGERS
     if real or name in _BY_VALUE:
         return kwargs
     kwargs.pop("pin_memory", None)
