@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from raysim.hardware import catalog  # noqa: E402
 from raysim.rayapi.shapes.mode import ShapesMode  # noqa: E402
+from raysim.rayapi.shapes.roles import samples_of  # noqa: E402
 from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     PROGRAMS,
@@ -231,3 +232,11 @@ def test_ranks_that_generate_share_their_shapes(
         assert set(lines) == {"torch.Size([2, 20])"}
         counts.append(run)
     assert 0 < counts[1] < 3 * counts[0]
+
+
+def test_positions_that_come_before_tokens_are_no_samples() -> None:
+    """As transformers 4 calls a model in ``generate``: attention had no heads."""
+    given = {"cache_position": torch.zeros(64), "input_ids": torch.zeros(4, 64)}
+    assert samples_of(((), given)) == 4
+    assert samples_of(((torch.zeros(3),), {})) == 3
+    assert samples_of(((), {})) == 1

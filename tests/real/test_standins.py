@@ -60,7 +60,8 @@ def test_pictures_and_torchvision_that_are_not_here(
     (tmp_path / "train.py").write_text(PICTURES)
     lines, report = launched("python", str(tmp_path / "train.py"))
     assert lines == [
-        "50000 (3, 32, 32) 3 10", "10000 (3, 32, 32)", "1281167 (3, 224, 224) 1000", "3680 (3, 224, 224)",
+        "50000 (3, 32, 32) 3 10", "10000 (3, 32, 32)",
+        "1281167 (3, 224, 224) 1000", "3680 (3, 224, 224)",
     ]  # fmt: skip
     assert report.ok
     said = capsys.readouterr().err
