@@ -107,7 +107,7 @@ def trace(
         The module cannot be traced: its control flow depends on data, it uses an operator without
         a meta kernel, it cannot be copied, or it checkpoints activations itself.
     """
-    batch = int(_first(example_inputs).shape[0])
+    batch = int(_leading(example_inputs).shape[0])
     _refuse(module)
     model = _copied(module, partial(_shape_of, dtype=dtype))
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
@@ -129,7 +129,7 @@ def trace(
     _tell(script, walk, given, listener)
     return assemble(
         walk, listener, outputs, name=name or type(module).__name__,
-        architecture=type(module).__name__, first=_first(given), compute=compute,
+        architecture=type(module).__name__, first=_leading(given), compute=compute,
         config_dtype=DTYPES.get(weights), stacked=stacks, has_loss=has_loss,
         lets_go=script is not None and script.lets_go and loss is not None,
     )  # fmt: skip
@@ -205,7 +205,7 @@ def _compile(
     listener.has_compiled = True
 
 
-def _first(example_inputs: Any) -> torch.Tensor:
+def _leading(example_inputs: Any) -> torch.Tensor:
     first = leading(example_inputs)
     if first is None or first.shape[0] == 0:
         raise ValueError(
