@@ -179,9 +179,7 @@ class ShapesMode(TorchFunctionMode):
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
         self.counting: CpuCounting | None = None
         """Of what runs, what it takes the host."""
-        self.heard = 0
-        """Functions that have been called: what a run takes on this machine grows by them."""
-        self.generates = False  # token after token, in shapes that others have had
+        self.heard, self.generates = 0, False  # calls so far; token after token, as others have
         self.types_count = True
         """Nobody casts what the model under way is given (``shapes.devices``)."""
         self.alive = Alive()
@@ -494,8 +492,7 @@ def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, An
     kwargs.pop("device", None)
     if on_host:
         return kwargs
-    inexact = getattr(dtype, "is_floating_point", dtype is float)  # Python's int, too
-    real = not inexact if dtype is not None else name in _INTEGERS
+    real = not getattr(dtype, "is_floating_point", dtype is float) if dtype else name in _INTEGERS
     if real or name in _BY_VALUE:
         return kwargs
     kwargs.pop("pin_memory", None)
