@@ -33,7 +33,7 @@ from raysim.tracing.autocast import Casts
 from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
-from raysim.tracing.operators import leading, tensors
+from raysim.tracing.operators import tensors
 from raysim.tracing.peers import exchange_gradients, unheard
 from raysim.tracing.recording import Listener
 from raysim.tracing.recurrent import cudnn_recurrent
@@ -203,6 +203,15 @@ def _compile(
     )  # fmt: skip
     compiled.rewrite(halves, visits, instead, listener, set(map(listener.key, outputs)))
     listener.has_compiled = True
+
+
+def leading(tree: object) -> torch.Tensor | None:
+    """The first tensor, whose leading dimension is the batch; a vector only if all are.
+
+    transformers 4 gives a model its cache's positions before its tokens.
+    """
+    found = [t for t in tensors(tree) if t.dim()]
+    return next((t for t in found if t.dim() > 1), next(iter(found), None))
 
 
 def _leading(example_inputs: Any) -> torch.Tensor:

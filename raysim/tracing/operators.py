@@ -209,15 +209,6 @@ def tensors(tree: object) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
 
 
-def leading(tree: object) -> torch.Tensor | None:
-    """The first tensor, whose leading dimension is the batch; a vector only if all are.
-
-    transformers 4 gives a model its cache's positions before its tokens.
-    """
-    found = [t for t in tensors(tree) if t.dim()]
-    return next((t for t in found if t.dim() > 1), next(iter(found), None))
-
-
 def elements(tensor: torch.Tensor, width: int) -> float:
     """Distinct elements of a tensor, as elements of ``width`` bytes; broadcasts count once."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)

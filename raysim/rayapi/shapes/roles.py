@@ -16,7 +16,8 @@ from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.optimizers import SPARSE
-from raysim.tracing.operators import leading, tensors
+from raysim.tracing.module import leading
+from raysim.tracing.operators import tensors
 from raysim.tracing.storages import PLAIN, key_of
 
 _WHICH = ("rank", "idx", "index", "id", "number", "count", "step", "steps", "name", "training")
