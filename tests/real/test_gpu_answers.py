@@ -44,7 +44,7 @@ class Stage:
         import numpy as np
 
         began_s = time.time()
-        rows = torch.from_numpy(batch["data"]).to("cuda")
+        rows = torch.tensor(batch["data"]).to("cuda")
         copied_s = time.time() - began_s
         with torch.inference_mode():
             found = self.net(rows.half()).argmax(dim=1).cpu().numpy()
