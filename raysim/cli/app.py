@@ -138,7 +138,7 @@ def run(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Predict only so much of the run, such as 3h."),
+        typer.Option(metavar="TIME", help="Predict only so much: 3h, a script's 200steps, or end."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check invariants after every event; slower.")

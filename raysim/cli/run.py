@@ -109,6 +109,7 @@ def _until(seconds: float) -> str:
 def scenario_of(path: Path, options: RunOptions) -> Any:
     """What is to be run: a scenario with the flags in it."""
     from raysim.scenario.load import Scenario
+    from raysim.scenario.script import limits
 
     if options.memory_snapshot and options.trace == "none":
         raise ScenarioError("--memory-snapshot needs the records that --no-trace leaves out")
@@ -122,18 +123,22 @@ def scenario_of(path: Path, options: RunOptions) -> Any:
         return _launched(launch_of(path, options.args), options)
     scenario = load(path, _with_flags(path, options))
     if not isinstance(scenario, Scenario) and options.until is not None:
-        return scenario.with_({"until": options.until})
+        return scenario.with_(limits(options.until))
     return scenario
 
 
 def _predict(scenario: Any, options: RunOptions, watch: Watch) -> Result:
     from raysim.scenario.load import Scenario
+    from raysim.scenario.script import limits
 
     if not isinstance(scenario, Scenario):
         if options.memory_snapshot:
             raise ScenarioError("--memory-snapshot goes with a training job, not with a program")
         return _play(scenario, options, watch)
-    if options.until is not None:
+    steps = limits(options.until).get("steps")
+    if steps:
+        scenario = _of_steps(scenario, steps)
+    elif steps is None and options.until is not None:
         until_s = _duration(options.until)
         whole = _simulate(scenario, replace(options, trace="none"), watch)
         scenario = shortened(scenario, whole.summary, until_s)
@@ -230,6 +235,10 @@ def shortened(scenario: Scenario, summary: Mapping[str, Any], until_s: float) ->
         raise ScenarioError(
             f"--until {format_seconds(until_s)}: the first step ends only after {first}"
         )
+    return _of_steps(scenario, steps)
+
+
+def _of_steps(scenario: Scenario, steps: int) -> Scenario:
     return scenario.with_({"train.epochs": None, "train.tokens": None, "train.steps": steps})
 
 

@@ -435,6 +435,7 @@ def run_script(
     limit_s: float = LIMIT_S,
     training: TrainingConstants | None = None,
     last: bool = False,
+    steps: int | None = None,
 ) -> Session:
     """Run a script as ``python path argv...`` would.
 
@@ -444,7 +445,7 @@ def run_script(
         The script.
     argv
         Its arguments.
-    cluster, compute, limit_s, training, last
+    cluster, compute, limit_s, training, last, steps
         As for ``Session``.
 
     Raises
@@ -457,7 +458,7 @@ def run_script(
     code = compile(text, str(file), "exec")
     load_for(text, file.parent)  # C code looks at clocks when it is loaded: before the world
     session = Session(
-        cluster, compute=compute, limit_s=limit_s, training=training, last=last
+        cluster, compute=compute, limit_s=limit_s, training=training, last=last, steps=steps
     )  # fmt: skip
     module = ModuleType("__main__")
     module.__dict__.update(__file__=str(file), __builtins__=__builtins__)

@@ -20,6 +20,7 @@ from simpy.events import Event
 from raysim.errors import RaysimError
 from raysim.perf.constants import TrainingConstants
 from raysim.rayapi.compute import Compute, pay_for_compute
+from raysim.rayapi.enough import Enough
 from raysim.rayapi.fibers import HUB, Fiber, let_go
 from raysim.rayapi.process_state import ENVIRON, ProcessState, restored_environment
 from raysim.rayapi.randomness import seeded_globals
@@ -51,11 +52,14 @@ class ProgramHangs(RaysimError):  # noqa: N818  (it says what the program does)
         What is known, and where it waits.
     certain
         Nothing was left to happen but what repeats itself; else the limit was reached.
+    enough
+        Why it was stopped though it waits for nothing: it has taken as many steps as it needs to.
     """
 
-    def __init__(self, message: str, *, certain: bool = False) -> None:
+    def __init__(self, message: str, *, certain: bool = False, enough: str = "") -> None:
         super().__init__(message)
         self.certain = certain
+        self.enough = enough
 
 
 class DriverDied(RaysimError):  # noqa: N818  (as above)
@@ -95,13 +99,16 @@ class Session:
         What a profile says of GPUs and hosts, for the steps of training loops.
     last
         Nobody goes on with the cluster after ``run``: whatever waits then is unwound.
+    steps
+        Of a training run, after which the program is stopped (``Enough``).
     """
 
     def __init__(
         self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S,
-        training: TrainingConstants | None = None, last: bool = False,
+        training: TrainingConstants | None = None, last: bool = False, steps: int | None = None,
     ) -> None:  # fmt: skip
         self.training = training or TrainingConstants()
+        self.enough = Enough(steps)
         self.last = last
         self._make: ClusterFactory | None = cluster if callable(cluster) else None
         self.cluster: Any = None if callable(cluster) else cluster
@@ -136,6 +143,8 @@ class Session:
         self.actor_classes: set[Any] = set()  # of handles that have been pickled
         self.submitted: Any = None  # the server of the jobs API, once somebody has used it
         self.at_end: list[Callable[[], object]] = []  # called when the driver leaves
+        self.unfinished: dict[Any, Callable[[], object]] = {}
+        """Training runs, and what reports of one that is stopped before its end."""
         self.waiting: Callable[[], Fiber] | None = None
         """Whose place is told of a program that hangs, if its driver waits for others."""
         self.libraries: dict[str, Any] = {}
@@ -259,7 +268,19 @@ class Session:
         sim.cancel(limit)
         sim.cancel(self._looks)
         if self._hangs is not None:
+            for report in self.unfinished.values():
+                report()
             raise self._hangs
+
+    def stop_here(self, why: str) -> None:
+        """The program has shown enough, as of now: the fiber that says so goes no further."""
+        self.sim.call_later(0, self._enough, why)
+        if HUB.current is not None:
+            HUB.current.sleep(1)
+
+    def _enough(self, why: str) -> None:
+        self._hangs = ProgramHangs(why, enough=why)
+        self._stop.succeed()
 
     def _too_long(self, fiber: Fiber) -> None:
         self._give_up(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,8 @@ def load_for(text: str, folder: Path | None = None) -> None:
     for name, module in _LOADED_BEFORE.items():
         own = folder is not None and ((folder / f"{name}.py").exists() or (folder / name).is_dir())
         if name in text and not own and find_spec(module.partition(".")[0]) is not None:
-            import_module(module)
+            with suppress(Exception):  # one that does not import: the program's import says so
+                import_module(module)
     if _NAMED.search(text) and find_spec("torch") is not None:
         import_module("torch")
         replace()

@@ -19,8 +19,9 @@ def verdict(outcome: ProgramOutcome, cost: Any) -> dict[str, Any]:
     """In one sentence, and one of the report."""
     took = format_seconds(outcome.end_ns / NS_PER_S)
     how, said = outcome.exit.how, outcome.exit.message.rstrip(".")
+    enough = outcome.exit.enough or "as asked"
     text = {
-        "ok": f"Finished in {took}", "until": f"Stopped at {took}, as asked",
+        "ok": f"Finished in {took}", "until": f"Stopped at {took}, {enough}",
         "hang": f"Hangs: nothing happens after {took}", "killed": f"Failed after {took}: {said}",
         "exit": f"Failed after {took}: a rank ended with {said}",
     }.get(how, f"Failed after {took}: a rank raised {said}")  # fmt: skip

@@ -122,7 +122,8 @@ def _verdict(
         text += f" on {_counted(_nodes(outcome), 'node')}"
         text += "." if cost["usd"] is None else f", ${cost['usd']:.3g}."
     elif how == "until":
-        text = f"Stopped at {took}, as asked: {done}, {pending['count']:,} wait."
+        text = f"Stopped at {took}, {outcome.exit.enough or 'as asked'}: "
+        text += f"{done}, {pending['count']:,} wait."
     elif how == "killed" or (how == "exit" and outcome.jobs):
         text = f"Failed after {took}: {said}; {done}."
     elif how == "hang":

@@ -188,8 +188,8 @@ def program_scenario(
         kuberay=any(is_kuberay(d) for d in files),
         object_store_bytes=spec.ray.object_store_memory,
         faults=tuple(_event(f) for f in spec.faults),
-        until_s=spec.until,
-    )
+        until_s=spec.until, steps=spec.steps,
+    )  # fmt: skip
     return ProgramScenario(
         file=document.file,
         folder=folder,

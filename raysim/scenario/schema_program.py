@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from raysim.scenario.quantities import Bytes, Seconds
+from raysim.scenario.quantities import Bytes, Count, Seconds
 from raysim.scenario.schema import RecordSection, ResolvedSection
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.schema_data import DataSection, FilesSection
@@ -251,6 +251,11 @@ class ProgramSection(Section):
     )
     faults: list[FaultSection] = Field(default_factory=list, description="What goes wrong, when.")
     until: Seconds | None = Field(None, description="Stop the run at this virtual time.")
+    steps: Count | None = Field(
+        None,
+        description="Stop a script after so many optimizer steps of a training run; 0: at its end. "
+        "By default one that a launcher starts is stopped when many were alike.",
+    )
     targets: dict[str, Condition] = Field(
         default_factory=dict, description="Limits by metric, such as `seconds: <= 60`."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,8 +69,7 @@ def script_scenario(
     if found:
         job["launcher"] = found
     data: dict[str, Any] = {"name": script.stem[:100], "jobs": [{"script": job}]}
-    if until is not None:
-        data["until"] = until
+    data |= limits(until)
     if profile is not None:
         data["profile"] = str(profile)
     init = init_call(script)
@@ -92,6 +92,19 @@ def script_scenario(
     where = Location(file=document.data["jobs"][0]["script"]["path"], line=init.line)
     notes = [Problem(key="cluster", message=m, where=where if init.line else None) for m in said]
     return replace(made, warnings=(*made.warnings, *notes))
+
+
+_STEPS = re.compile(r"([\d_,]+) *steps?")
+
+
+def limits(until: str | None) -> dict[str, Any]:
+    """The key of a scenario that says how much is played: ``3h``, ``200steps``, ``end``."""
+    if until is None:
+        return {}
+    steps = _STEPS.fullmatch(until.strip())
+    if steps is not None:
+        return {"steps": int(steps[1].replace(",", ""))}
+    return {"steps": 0} if until.strip() == "end" else {"until": until}
 
 
 def _gpu_nodes(count: int) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def trace(
         The module cannot be traced: its control flow depends on data, it uses an operator without
         a meta kernel, it cannot be copied, or it checkpoints activations itself.
     """
-    batch = _batch(example_inputs)
+    batch = int(_leading(example_inputs).shape[0])
     _refuse(module)
     model = _copied(module, partial(_shape_of, dtype=dtype))
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
@@ -129,7 +129,7 @@ def trace(
     _tell(script, walk, given, listener)
     return assemble(
         walk, listener, outputs, name=name or type(module).__name__,
-        architecture=type(module).__name__, first=next(tensors(given)), compute=compute,
+        architecture=type(module).__name__, first=_leading(given), compute=compute,
         config_dtype=DTYPES.get(weights), stacked=stacks, has_loss=has_loss,
         lets_go=script is not None and script.lets_go and loss is not None,
     )  # fmt: skip
@@ -205,14 +205,23 @@ def _compile(
     listener.has_compiled = True
 
 
-def _batch(example_inputs: Any) -> int:
-    first = next(tensors(example_inputs), None)
-    if first is None or first.dim() == 0 or first.shape[0] == 0:
+def leading(tree: object) -> torch.Tensor | None:
+    """The first tensor, whose leading dimension is the batch; a vector only if all are.
+
+    transformers 4 gives a model its cache's positions before its tokens.
+    """
+    found = [t for t in tensors(tree) if t.dim()]
+    return next((t for t in found if t.dim() > 1), next(iter(found), None))
+
+
+def _leading(example_inputs: Any) -> torch.Tensor:
+    first = leading(example_inputs)
+    if first is None or first.shape[0] == 0:
         raise ValueError(
             "example_inputs: the first tensor's leading dimension is the batch; found "
             + ("no tensor" if first is None else f"shape {tuple(first.shape)}")
         )
-    return int(first.shape[0])
+    return first
 
 
 def _refuse(module: torch.nn.Module) -> None:

@@ -108,6 +108,8 @@ class ProgramJob:
     """That scripts may read, and that are described only."""
     faults: tuple[FaultEvent, ...] = ()
     until_s: float | None = None
+    steps: int | None = None
+    """Optimizer steps of a training run after which a script is stopped (``rayapi.enough``)."""
 
     @property
     def title(self) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -63,6 +64,8 @@ class DriverExit:
     """Of an exception, its traceback; of a wait, where it waits."""
     message: str = ""
     """In one line."""
+    enough: str = ""
+    """Why it was stopped, if not by the clock: it had taken as many steps as it needs to."""
     code: int = 0
     """What the process would have returned."""
 
@@ -192,14 +195,16 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
         if job.launched is not None:
             run_launched(
                 job.launched, file=job.script, cluster=cluster, limit_s=limit_s,
-                training=job.training, last=True,
+                training=job.training, last=True, steps=job.steps,
             )  # fmt: skip
             return DriverExit(how="ok")
         run_script(
             job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
-            training=job.training, last=True,
+            training=job.training, last=True, steps=job.steps,
         )  # fmt: skip
     except ProgramHangs as wait:
+        if wait.enough:
+            return DriverExit(how="until", enough=wait.enough)
         where = str(wait).partition("it waits here:\n")[2].rstrip() if job.script else ""
         line = where.strip().splitlines()[-1].strip() if where else f"the driver of {job.title}"
         how: Ending = "hang" if wait.certain or job.until_s is None else "until"
@@ -298,6 +303,15 @@ def _in_a_line(error: BaseException) -> str:
     return f"{COLOR.sub('', last)}{where}"
 
 
+def _what_is_installed(name: str) -> str:
+    """Beside an import that fails in a package which is there."""
+    try:
+        there = f"{name} {version(name)} is what is" if name and name != "ray" else "see what is"
+    except PackageNotFoundError:
+        there = "see what is"
+    return f" (the program's own code really runs, with the packages beside raysim: {there} there)"
+
+
 _NO_GPU = re.compile(
     "Torch not compiled with CUDA|No CUDA GPUs are available|Found no NVIDIA driver|"
     "no CUDA-capable device"
@@ -316,6 +330,8 @@ def _way_out(error: BaseException, script: Path | None) -> str:
             "raysim.charge(seconds=...) what the GPU would take)"
         )
     name = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+        return _what_is_installed(name)
     if not isinstance(error, ModuleNotFoundError) or not name or name == "ray":
         return ""
     for folder in script.resolve().parents if script is not None else ():

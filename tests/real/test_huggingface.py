@@ -399,7 +399,7 @@ def test_ray_data_s_batches_are_the_trainer_s(folder: Path) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
         def tokens(batch: dict[str, Any]) -> dict[str, Any]:
-            ids = torch.as_tensor(batch["id"])[:, None].expand(-1, 128) % 512
+            ids = torch.tensor(batch["id"])[:, None].expand(-1, 128) % 512
             return {"input_ids": ids, "labels": ids}
 
         shard = ray.data.range(64).iterator()

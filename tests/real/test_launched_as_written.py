@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from raysim.hardware import catalog  # noqa: E402
+from raysim.rayapi.shapes.mode import ShapesMode  # noqa: E402
+from raysim.rayapi.shapes.roles import samples_of  # noqa: E402
+from raysim.rayapi.unsupported import NotEmulatedError  # noqa: E402
 from tests.real.test_launched_scripts import (  # noqa: E402
     PROGRAMS,
     launched,
@@ -164,3 +168,75 @@ def test_an_optimizer_of_shares_is_the_one_within(tmp_path: Path) -> None:
     )
     command = ("torchrun", "--nproc-per-node", "2", str(tmp_path / "shares.py"))
     assert launched(*command)[1].text.startswith("3 steps on 2 ranks")
+
+
+def test_a_list_of_unknown_numbers_is_a_tensor(tmp_path: Path) -> None:
+    """As pytorch/examples' actor-critic makes its returns."""
+    (tmp_path / "returns.py").write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(4, 1)\n"
+        "value = net(torch.randn(4))\n"
+        "later = torch.tensor([[value[0]], [1.0]])\n"
+        "print(later.shape, torch.tensor([torch.tensor(3), 4]).tolist())\n"
+    )
+    lines, report = launched("python", str(tmp_path / "returns.py"))
+    assert lines == ["torch.Size([2, 1]) [3, 4]"]
+    assert report.ok
+
+
+def test_rpc_is_refused_by_name(tmp_path: Path) -> None:
+    """Its agents would wait for each other on this machine."""
+    (tmp_path / "server.py").write_text(
+        "import torch.distributed.rpc as rpc\nrpc.init_rpc('server', rank=0, world_size=2)\n"
+    )
+    with pytest.raises(NotEmulatedError, match=r"torch.distributed.rpc is not emulated"):
+        launched("python", str(tmp_path / "server.py"))
+
+
+def test_what_a_script_computes_on_the_cpu_takes_one_thread_here(tmp_path: Path) -> None:
+    """Several wait for each other on a busy machine: seconds for a batch of pictures."""
+    (tmp_path / "threads.py").write_text("import torch\nprint(torch.get_num_threads())\n")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert launched("python", str(tmp_path / "threads.py"))[0] == ["1"]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_ranks_that_generate_share_their_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Token after token has shapes of its own: one rank makes them for all."""
+    (tmp_path / "says.py").write_text(
+        "import torch\n"
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "size = dict(hidden_size=32, intermediate_size=64, num_attention_heads=2, vocab_size=99)\n"
+        "model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **size)).cuda().eval()\n"
+        "print(model.generate(torch.ones(2, 8, dtype=int).cuda(), max_new_tokens=12).shape)\n"
+    )
+    run = 0
+    real = ShapesMode._noted
+
+    def noted(self: ShapesMode, *args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        run += self.generates
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(ShapesMode, "_noted", noted)
+    counts = []
+    for ranks in ("1", "4"):
+        run = 0
+        lines, _ = launched("torchrun", "--nproc-per-node", ranks, str(tmp_path / "says.py"))
+        assert set(lines) == {"torch.Size([2, 20])"}
+        counts.append(run)
+    assert 0 < counts[1] < 3 * counts[0]
+
+
+def test_positions_that_come_before_tokens_are_no_samples() -> None:
+    """As transformers 4 calls a model in ``generate``: attention had no heads."""
+    given = {"cache_position": torch.zeros(64), "input_ids": torch.zeros(4, 64)}
+    assert samples_of(((), given)) == 4
+    assert samples_of(((torch.zeros(3),), {})) == 3
+    assert samples_of(((), {})) == 1

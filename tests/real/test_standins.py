@@ -34,6 +34,9 @@ change = transforms.Compose([
 ])
 data = datasets.CIFAR10("nowhere", train=True, download=True, transform=change)
 print(len(data), tuple(data[3][0].shape), data[13][1], len(data.classes))
+later = datasets.CIFAR10("nowhere", train=False)
+later.transform = change  # as timm's loaders do
+print(len(later), tuple(later[3][0].shape))
 large = transforms.Compose([transforms.RandomResizedCrop(224), transforms.ToTensor()])
 folder = datasets.ImageFolder("nowhere/imagenet/train", large)
 print(len(folder), tuple(folder[0][0].shape), len(folder.classes))
@@ -57,7 +60,8 @@ def test_pictures_and_torchvision_that_are_not_here(
     (tmp_path / "train.py").write_text(PICTURES)
     lines, report = launched("python", str(tmp_path / "train.py"))
     assert lines == [
-        "50000 (3, 32, 32) 3 10", "1281167 (3, 224, 224) 1000", "3680 (3, 224, 224)",
+        "50000 (3, 32, 32) 3 10", "10000 (3, 32, 32)",
+        "1281167 (3, 224, 224) 1000", "3680 (3, 224, 224)",
     ]  # fmt: skip
     assert report.ok
     said = capsys.readouterr().err

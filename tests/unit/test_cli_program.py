@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -331,6 +332,21 @@ def test_a_module_that_is_not_here_is_told_with_the_way_out(
         script(Path("mine"), f"import ray\nimport {module}\n")
         assert main(["run", "mine/main.py", *DECLARED, "-q"]) == 1
         assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_packages_that_do_not_go_together_are_no_fault_of_raysim(
+    in_tmp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot import what it needs of another, here of numpy."""
+    Path("packages/datasets").mkdir(parents=True)
+    Path("packages/datasets/__init__.py").write_text("from numpy import gone\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(in_tmp / "packages"))
+    Path("mine").mkdir()
+    script(Path("mine"), "import ray\nimport datasets\n")
+    assert main(["run", "mine/main.py", *DECLARED, "-q"]) == 1
+    out, err = capsys.readouterr()
+    assert "fault of raysim" not in err
+    assert f"numpy {version('numpy')} is what is there)" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

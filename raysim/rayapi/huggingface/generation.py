@@ -33,8 +33,13 @@ def install_mixin(r: Replaced, module: ModuleType) -> None:
 _ENDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
-def _generate(real: Any, _steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
-    out = real(self, *args, **kwargs)
+def _generate(real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
+    mode = steps.mode
+    before, mode.generates = mode.generates, True
+    try:
+        out = real(self, *args, **kwargs)
+    finally:
+        mode.generates = before
     ids = getattr(out, "sequences", out)
     if not isinstance(ids, torch.Tensor) or not ids.is_meta or ids.numel() > MOST_KNOWN:
         return out

@@ -108,7 +108,9 @@ class Ranks:
         record.began(sim.now_ns, len(self._seats), 0)
         began_ns = sim.now_ns
         group = self._ranks = self._group([self._member(seat) for seat in self._seats])
+        self._session.unfinished[self] = self._stopped
         failure = group.play(fiber)
+        del self._session.unfinished[self]
         poll_ns = to_ns(POLL_S[kind])
         if poll_ns:
             fiber.sleep(-(sim.now_ns - began_ns) % poll_ns)
@@ -240,6 +242,13 @@ class Ranks:
             raise failure
 
     # ---- afterwards ------------------------------------------------------------------------------
+
+    def _stopped(self) -> None:
+        """In its midst: what there has been."""
+        now_ns = self._session.sim.now_ns
+        self._record.state(now_ns, "FINISHED")
+        self._record.ended(now_ns)
+        self._session.env.reports.append(self._report(None))
 
     def _report(self, failure: BaseException | None) -> LibraryReport:
         """What a run of Ray Train says, in a launcher's words."""

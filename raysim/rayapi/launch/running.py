@@ -32,6 +32,7 @@ def run_launched(
     limit_s: float = LIMIT_S,
     training: TrainingConstants | None = None,
     last: bool = False,
+    steps: int | None = None,
 ) -> Session:
     """Run a launcher's command line.
 
@@ -41,7 +42,7 @@ def run_launched(
         What it asks for.
     file
         Where its script is, if the command does not say so from here.
-    cluster, limit_s, training, last
+    cluster, limit_s, training, last, steps
         As for ``Session``.
 
     Raises
@@ -59,7 +60,7 @@ def run_launched(
     import_module("torch")
     folder = Path() if command.module else file.parent
     load_for(text, folder)  # C code looks at clocks when it is loaded: before the world
-    session = Session(cluster, limit_s=limit_s, training=training, last=last)
+    session = Session(cluster, limit_s=limit_s, training=training, last=last, steps=steps)
     with emulated_world():
         sys.path.insert(0, str(folder.resolve()))
         session.run(Ranks(session, command, file, code).play)

@@ -180,11 +180,11 @@ class CpuSteps:
         worker, gang = self.worker, self.gang
         worker.steps += 1
         if worker.context.rank == 0:
-            _, count = self.shared.steps.get(id(found), (found, 0))
-            self.shared.steps[id(found)] = found, count + 1
+            found.counted_in(self.shared.steps)
         use_cores(this_fiber(), found.step_ns / NS_PER_S, 1.0)
         this_fiber().settle()
         play(lambda process: gang.step(process, worker.context.rank, 0))
+        worker.run.session.enough.step_taken(worker, self.shared)
 
     def _predicted(self, model: Model, optimizer: Any) -> Prediction:
         gang, wrapping = self.gang, wrapping_in(self._module, self.within)

@@ -13,6 +13,7 @@ integers make (``MOST_FOLLOWED``).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -174,6 +175,20 @@ def counted(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tenso
     elif name in _RANDOM and out.is_meta:
         out.raysim_random = name  # type: ignore[attr-defined]
     return out
+
+
+def with_numbers(args: Any) -> Any:
+    """Of a list that a tensor is made of: numbers instead of tensors, nan or 0 of unknown ones."""
+    if args and isinstance(args[0], list | tuple) and any(t.is_meta for t in tensors(args[0])):
+        return (tree_map_only(torch.Tensor, _numbers, args[0]), *args[1:])
+    return args
+
+
+def _numbers(tensor: torch.Tensor) -> Any:
+    values = getattr(tensor, "raysim_values", None if tensor.is_meta else tensor)
+    if values is None:
+        values = torch.full(tensor.shape, math.nan if _is_inexact(tensor) else 0)
+    return values.tolist()
 
 
 def kept_constant(func: Any, args: Any, kwargs: Any, out: torch.Tensor) -> torch.Tensor:

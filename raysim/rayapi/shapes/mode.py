@@ -48,6 +48,7 @@ from raysim.rayapi.shapes.known import (
     places,
     some_known,
     to_device,
+    with_numbers,
 )
 from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
 from raysim.rayapi.shapes.roles import again, is_part, key_of_function, linked, shapes_of
@@ -178,6 +179,7 @@ class ShapesMode(TorchFunctionMode):
         """What runs is a loader's (``shapes.loader``): tensors that stay on the CPU are real."""
         self.counting: CpuCounting | None = None
         """Of what runs, what it takes the host."""
+        self.heard, self.generates = 0, False  # calls so far; token after token, as others have
         self.types_count = True
         """Nobody casts what the model under way is given (``shapes.devices``)."""
         self.alive = Alive()
@@ -195,6 +197,7 @@ class ShapesMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
             return self._attribute(func, args)
+        self.heard += 1
         if func == _SET_DATA:
             devices.takes_data(*args)
         if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
@@ -264,6 +267,7 @@ class ShapesMode(TorchFunctionMode):
         device = kwargs.get("device")
         there = device is not None and on_gpu(device)
         placed = _placed(func, kwargs, on_host=self.on_host)
+        args = with_numbers(args)
         out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
         if there and func.__name__ in _BY_VALUE:
             self.steps.own.copied(out)
@@ -293,7 +297,7 @@ class ShapesMode(TorchFunctionMode):
         if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
             return attend(func, *args, **kwargs)
         steps = self.steps
-        alike = steps.steady
+        alike = steps.steady or self.generates
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
         remembers = alike and self.counting is None and not steps.own.learns
@@ -488,7 +492,7 @@ def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, An
     kwargs.pop("device", None)
     if on_host:
         return kwargs
-    real = not dtype.is_floating_point if dtype is not None else name in _INTEGERS
+    real = not getattr(dtype, "is_floating_point", dtype is float) if dtype else name in _INTEGERS
     if real or name in _BY_VALUE:
         return kwargs
     kwargs.pop("pin_memory", None)

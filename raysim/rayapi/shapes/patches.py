@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
+from torch.distributed import rpc
 from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
@@ -48,6 +49,7 @@ from raysim.rayapi.shapes import (
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.steps import Steps
+from raysim.rayapi.unsupported import NotEmulatedError
 
 
 class Replaced:
@@ -127,6 +129,8 @@ def torch_of_workers() -> Iterator[Replaced]:
     with ExitStack() as stack:
         stack.callback(_INSTALLED.undo)
         stack.enter_context(_precisions_kept())
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # a worker's; several wait long for busy cores to make a batch
         _modules(_INSTALLED)
         compiled.install(_INSTALLED)
         cuda.install(_INSTALLED)
@@ -290,8 +294,15 @@ def _distributed(r: Replaced) -> None:
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
+    if hasattr(rpc, "init_rpc"):  # torch is built with it
+        r.call(rpc, "init_rpc", _no_rpc, worker_here)
     collectives.install(r)
     messages.install(r)
+
+
+def _no_rpc(*_args: Any, **_kwargs: Any) -> None:
+    """Agents would wait for each other on this machine's network."""
+    raise NotEmulatedError("torch.distributed.rpc", "init_process_group, or actors of Ray")
 
 
 def _rank(worker: Any, group: Any = None) -> int:

@@ -16,6 +16,7 @@ from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.optimizers import SPARSE
+from raysim.tracing.module import leading
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import PLAIN, key_of
 
@@ -128,9 +129,9 @@ def role_of(outputs: Any, given: Any) -> Role:
 
 
 def samples_of(given: Any) -> int:
-    """The first tensor's leading dimension."""
-    first = next(tensors(given), None)
-    return int(first.shape[0]) if first is not None and first.dim() else 1
+    """The batch."""
+    first = leading(given)
+    return int(first.shape[0]) if first is not None else 1
 
 
 def is_part(out: torch.Tensor, args: Any) -> bool:

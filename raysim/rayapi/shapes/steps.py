@@ -360,13 +360,13 @@ class Steps:
         worker = self.worker
         worker.took(found)
         if worker.context.rank == 0:
-            _, count = self.shared.steps.get(id(found), (found, 0))
-            self.shared.steps[id(found)] = found, count + 1
+            found.counted_in(self.shared.steps)
             if timed:
                 self.shared.paces.step_taken(optimizer, found.step_ns + more_ns)
         gang, rank = worker.context.gang, worker.context.rank
         this_fiber().settle()
         play(lambda process: gang.step(process, rank, rest_ns))
+        worker.run.session.enough.step_taken(worker, self.shared)
 
     @property
     def between_passes(self) -> bool:

@@ -151,13 +151,8 @@ def prepare(self: Any, said: Mapping[str, Any]) -> None:
     self.root = str(said.get("root") or "")
     self.transform, self.target_transform = said.get("transform"), said.get("target_transform")
     both = said.get("transforms")
-    self.transforms = both if both is not None else _one_by_one(self)
-
-
-def _one_by_one(self: Any) -> Callable[[Any, Any], Any] | None:
-    if self.transform is None and self.target_transform is None:
-        return None
-    return partial(_each, self)
+    # those that are set later (timm) count too: most classes look at them with every sample
+    self.transforms = both if both is not None else partial(_each, self)
 
 
 def _each(self: Any, picture: Any, target: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
@@ -160,6 +161,12 @@ class DataParallelTrainer:
         """What the backend adds to a run's report."""
         return report
 
+    def _stopped(self, run: Run) -> None:
+        """In its midst: what there has been."""
+        text = f"{run.name} was under way."
+        report = self._report(LibraryReport(kind="train", ok=True, text=text, metrics={}))
+        run.session.env.reports.append(report)
+
     @program_call
     def fit(self) -> Result:
         """Run it to its end.
@@ -199,7 +206,9 @@ class DataParallelTrainer:
             run.session.env.reports.append(unplaced)
             raise ControllerError(WorkerGroupStartupTimeoutError(f"{never.cause} {never.fix}"))
         run.folder.mkdir(parents=True, exist_ok=True)
+        run.session.unfinished[self] = partial(self._stopped, run)
         outcome = play(lambda _: fit(spec))
+        del run.session.unfinished[self]
         if isinstance(outcome, TaskError):
             raise ControllerError(_plain(exception_of(outcome, "")))
         played = TrainRun(spec=spec, simplifications=())
