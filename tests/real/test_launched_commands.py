@@ -69,7 +69,8 @@ def test_a_bare_script_that_imports_torch_distributed_runs_on_all_gpus(
 def test_a_bare_script_that_imports_deepspeed_is_deepspeed_s(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 8}))
+    settings = {"train_micro_batch_size_per_gpu": 8, "fp16": {"enabled": True}}
+    (folder / "ds.json").write_text(json.dumps(settings))
     assert main(["run", "residual_zero.py", "--", "--deepspeed_config", "ds.json"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "8 steps, args.local_rank=0" in printed
