@@ -232,6 +232,11 @@ def simplifications(outcome: JobOutcome) -> list[str]:
         )
     if step.plan.model.scans:
         said.append(UNTIMED)
+    if step.costs.gpu.is_geforce and step.plan.mesh.world > 1:
+        said.append(
+            "Gaming cards have no peer-to-peer: NCCL's way through the host's memory is priced as"
+            " over PCIe."
+        )
     if step.extrapolated:
         few, asked = step.plan.gradient_accumulation_steps, step.micro_batches
         said.append(

@@ -62,7 +62,14 @@ class GpuSpec(Spec):
         """What Ray finds it is (``_private/accelerators``): no bus and no memory in the name."""
         if self.vendor == "amd":
             return f"AMD-Instinct-{self.name}-OAM"
+        if self.name.startswith("RTX-"):
+            return f"GeForce-{self.name}" if self.is_geforce else self.name.removesuffix("-Ada")
         return self.name.partition("-")[0]
+
+    @property
+    def is_geforce(self) -> bool:
+        """A gaming card, whose driver lets no GPU read another's memory."""
+        return self.name.startswith("RTX-") and self.name[4:].isdigit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,6 +293,8 @@ def test_unknown_kind_is_refused():
         ("H100-SXM-80GB", "H100"), ("A100-SXM-40GB", "A100"), ("V100-PCIe-16GB", "V100"),
         ("T4", "T4"), ("A10G", "A10G"), ("L40S", "L40S"), ("H200-SXM-141GB", "H200"),
         ("GB200", "GB200"), ("MI300X", "AMD-Instinct-MI300X-OAM"),
+        ("RTX-4090", "GeForce-RTX-4090"), ("RTX-A6000", "RTX-A6000"), ("A40", "A40"),
+        ("RTX-6000-Ada", "RTX-6000"), ("RTX-PRO-6000", "RTX-PRO-6000"),
     ],
 )  # fmt: skip
 def test_a_node_offers_the_accelerator_type_that_ray_would_find(gpu: str, found: str) -> None:

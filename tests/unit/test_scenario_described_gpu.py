@@ -8,8 +8,10 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec
+from raysim.run import run
 from raysim.scenario.clusters import ClusterResult, make_cluster
 from raysim.scenario.documents import Document
+from raysim.scenario.load import from_mapping
 from raysim.scenario.schema_cluster import ClusterSection
 
 
@@ -67,3 +69,16 @@ def test_a_gpu_by_its_numbers_has_links_where_the_nodes_own_has_or_it_says_so() 
 )
 def test_a_gpu_by_too_few_numbers(gpu: dict[str, Any], said: str) -> None:
     assert said in "\n".join(map(str, result(node="hgx-h100-8", gpu=gpu).errors))
+
+
+@pytest.mark.parametrize(("node", "said"), [("rtx4090-8", 1), ("a6000-8", 0)])
+def test_gaming_cards_that_exchange_say_that_they_have_no_peer_to_peer(
+    node: str, said: int
+) -> None:
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2}
+    zero = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}}
+    job = {"train": {"deepspeed": zero, "seq_len": 128}}
+    cluster, model = {"node": node, "nodes": 1}, {"from": config}
+    scenario = from_mapping({"name": "x", "cluster": cluster, "model": model, "jobs": [job]})
+    summary = run(scenario, record=False, what_if=False).summary
+    assert sum("peer-to-peer" in text for text in summary["simplifications"]) == said
