@@ -175,6 +175,8 @@ class Moment:
         """The latest attempt of each."""
         self.objects: dict[ObjectID, ObjectEntry] = {}
         """Those that exist, or are lost and still referred to."""
+        self._let_go: set[ObjectID] = set()
+        """What its owner needed no more before anybody had heard of it."""
         self.workers: dict[WorkerID, WorkerEntry] = {}
         self.nodes: dict[NodeID, NodeEntry] = {}
         self.leases: dict[int, LeaseEntry] = {}
@@ -212,6 +214,8 @@ class Moment:
         if row.state == "FREED":
             self._freed(row)
             return
+        if row.state == "INLINE" and row.number in self._let_go:
+            return  # a reply is handled ahead of the clock, and the program lets go of it at once
         entry = self.objects.get(row.number)
         if entry is None:
             entry = self.objects[row.number] = ObjectEntry()
@@ -240,6 +244,8 @@ class Moment:
         """A node's copy is gone, or (of no node in particular, or the last one) the object."""
         entry = self.objects.get(row.number)
         if entry is None:
+            if row.node_id < 0:
+                self._let_go.add(row.number)
             return
         if row.node_id >= 0 and not entry.inline:
             entry.copies.pop(row.node_id, None)

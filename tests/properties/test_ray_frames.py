@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import networkx as nx
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from raysim.raycore.ids import hex_id
@@ -169,7 +169,15 @@ def graphs(draw: st.DrawFn) -> TaskGraph:
     return TaskGraph(graph=graph, fetch=draw(st.booleans()))
 
 
+LETS_GO_AT_ONCE = TaskBag(
+    tasks=9, shape=TaskShape(runs=Constant(seconds=0.01), num_cpus=0), arg_bytes=10**6,
+    return_bytes=0, max_in_flight=3, collect="wait",
+)  # fmt: skip
+"""A value comes from a reply that is handled ahead of the clock."""
+
+
 @settings(max_examples=25)
+@example(LETS_GO_AT_ONCE, [])
 @given(st.one_of(BAGS, POOLS, graphs()), st.lists(st.floats(0, 1), max_size=3))
 def test_any_workload_moves_legally_and_explains_itself(spec, instants: list[float]) -> None:
     if isinstance(spec, TaskBag):
