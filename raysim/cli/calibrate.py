@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.cli import terminal
-from raysim.errors import CalibrationError, Problem, ScenarioError
+from raysim.errors import CalibrationError, ScenarioError
 
 if TYPE_CHECKING:
     from raysim.calibrate.fit import Evaluate, Fit
@@ -352,12 +352,9 @@ def _write(profile: Profile, out: Path, folder: Path) -> None:
     from raysim.results.result import yaml_text
     from raysim.scenario.profile import profile_data
 
-    try:
+    with terminal.writing(out):
         text = yaml_text(profile_data(profile), flowing_lists=True)
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = f"cannot write {out}: {error.strerror or error}"
-        raise ScenarioError(Problem(message=reason)) from error
     terminal.say(f"\n{out}: {len(profile.ray) + len(profile.training)} constants from {folder}")
 
 

@@ -113,14 +113,12 @@ def init(
         scenario = serving(cluster, where, folder, _name(folder), names=names, config=config)
     else:
         scenario = _text(folder, config, engine, cluster, names)
-    try:
+    with terminal.writing(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ScenarioError(f"{folder}: already exists; init writes only new folders")
         folder.mkdir(parents=True, exist_ok=True)
         written = _files(folder, config, engine, names, starter=not served)
         (folder / "scenario.yaml").write_text(scenario, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
     problems = _left_open(folder)
     if quiet:
         terminal.complain(problems)

@@ -99,12 +99,10 @@ def _writable(folder: Path) -> None:
     ScenarioError
         Nothing can be written there.
     """
-    try:
+    with terminal.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise ScenarioError(f"cannot write {folder}: {error.strerror or error}") from error
 
 
 def _print(summary: dict[str, Any], options: PlanOptions, wrote: list[str]) -> None:

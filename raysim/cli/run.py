@@ -277,14 +277,10 @@ def parse_changes(changes: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _write(result: Result, options: RunOptions) -> Path:
-    try:
+    with terminal.writing(options.out or result.folder()):
         return result.write(
             options.out, trace=options.trace, memory_snapshot=options.memory_snapshot
         )
-    except OSError as error:
-        target = options.out or result.folder()
-        reason = f"cannot write {target}: {error.strerror or error}"
-        raise ScenarioError(Problem(message=reason)) from error
 
 
 def _print(result: Result, wall_s: float, options: RunOptions) -> None:

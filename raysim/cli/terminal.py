@@ -8,15 +8,26 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysim.errors import ScenarioError
 from raysim.report.layout import NARROW, SPECIAL, WIDE, ascii_only
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Say in one line that ``target`` cannot be written, as a ScenarioError."""
+    try:
+        yield
+    except OSError as error:
+        raise ScenarioError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def width() -> int:

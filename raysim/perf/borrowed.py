@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from raysim.hardware.specs import GpuSpec
 from raysim.perf import tables
 
+
+class Borrowed(NamedTuple):
+    """From a measured system."""
+
+    system: str
+    factor: float
+    """On its efficiency."""
+    why: str
+
+
 _BORROW = {
-    "volta": ("v100", 1.0, "same architecture"),
-    "turing": ("a100", 0.60, "70 W power limit, assumed"),
-    "ampere": ("a100", 1.0, "same architecture"),
-    "ada": ("l40s", 1.0, "same architecture"),
-    "hopper": ("h100", 1.0, "same architecture"),
-    "blackwell": ("b200", 1.0, "same architecture"),
-    "cdna3": ("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
+    "volta": Borrowed("v100", 1.0, "same architecture"),
+    "turing": Borrowed("a100", 0.60, "70 W power limit, assumed"),
+    "ampere": Borrowed("a100", 1.0, "same architecture"),
+    "ada": Borrowed("l40s", 1.0, "same architecture"),
+    "hopper": Borrowed("h100", 1.0, "same architecture"),
+    "blackwell": Borrowed("b200", 1.0, "same architecture"),
+    "cdna3": Borrowed("h100", 0.60, "best shape 668 of 1300 TFLOP/s on MI300X (ml-engineering)"),
 }
-"""Measured system an architecture borrows from, factor on its efficiency, and why."""
-HALF_RATE = ("a100", 1.0, "tensor cores at half their rate, which no power limit slows")
+"""What an architecture borrows."""
+HALF_RATE = Borrowed("a100", 1.0, "tensor cores at half their rate, which no power limit slows")
 """The same of gaming cards, A10G and L40, on which they sum in fp32 at twice the fp32 rate."""
 
 
-def borrow(gpu: GpuSpec) -> tuple[str, float, str]:
-    """The system whose tables it borrows, the factor on their efficiency, and why."""
+def borrow(gpu: GpuSpec) -> Borrowed:
+    """What stands for it where nothing of its own was measured."""
     tensor, plain = gpu.flops_per_s.get("bf16", 0.0), gpu.flops_per_s["fp32"]
     return HALF_RATE if 0.0 < tensor < 2.1 * plain else _BORROW[gpu.architecture]
 
@@ -40,4 +52,4 @@ def measured_system(gpu: GpuSpec) -> tuple[str, bool]:
                 return system, True
     if gpu.name.lower().startswith("gb"):
         return "gb200", False
-    return borrow(gpu)[0], False
+    return borrow(gpu).system, False

@@ -252,7 +252,7 @@ def _efficiency_scale(c: GpuConstants) -> float:
     if c.exact:
         return 1.0
     card = PCIE_CARD_SHARE if "pcie" in c.gpu.name.lower() else 1.0
-    return borrow(c.gpu)[1] * card
+    return borrow(c.gpu).factor * card
 
 
 def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provenance]:
@@ -265,7 +265,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else next(iter(by_dtype))
     row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
     fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
-    same = borrow(gpu)[0] == c.system or c.system == "gb200"
+    same = borrow(gpu).system == c.system or c.system == "gb200"
     peak = gpu.flops_per_s[dtype if tensor else "fp32"]
     share = row["efficiency"] * _efficiency_scale(c)
     left = tensor and (c.exact or same)
@@ -317,7 +317,7 @@ def _gemm_origin(
         return Provenance(
             basis="assumed", source=f"{lacks}fp32 without tensor cores at {share:.2f} of its peak"
         )
-    why = borrow(c.gpu)[2]
+    why = borrow(c.gpu).why
     return Provenance(
         basis="assumed", source=f"shape constants of {c.system} scaled to own peaks ({why})"
     )
@@ -347,7 +347,7 @@ def _attention_constants(
     row = own if measured else tables.rows("attention", "a100")[0]
     peak = c.gpu.flops_per_s.get("bf16", c.gpu.flops_per_s.get("fp16", c.gpu.flops_per_s["fp32"]))
     reference = float(tables.rows("gemm", row["system"])[0]["peak_flops_per_s"])
-    same = measured and borrow(c.gpu)[0] in (c.system, "b200", "h100")
+    same = measured and borrow(c.gpu).system in (c.system, "b200", "h100")
     exact = False
     if same and c.gpu.architecture not in ("volta", "turing", "cdna3"):
         exact = c.exact

@@ -62,7 +62,7 @@ def slowest_of(gpus: int) -> float:
 def sustained(gpu: GpuSpec, gpus: int = NODE_GPUS) -> tuple[float, Provenance]:
     """Share of isolated rates in a long training run on so many GPUs, and where it is from."""
     if borrow(gpu) is HALF_RATE:
-        return 1.0 / slowest_of(gpus), Provenance(basis="assumed", source=HALF_RATE[2])
+        return 1.0 / slowest_of(gpus), Provenance(basis="assumed", source=HALF_RATE.why)
     like = slowest_of(SUSTAINED_GPUS.get(gpu.architecture, NODE_GPUS)) / slowest_of(gpus)
     share = SUSTAINED.get(gpu.architecture)
     if share is None:

@@ -20,6 +20,7 @@ from raysim.rayapi.fibers import HUB
 from raysim.rayapi.identifiers import ActorID
 from raysim.rayapi.objects import ObjectRef, ObjectRefGenerator
 from raysim.rayapi.submission import arguments, module_of
+from raysim.rayapi.unsupported import check_names
 from raysim.raycore.ids import WorkerAddress, actor_handle
 from raysim.raycore.tasks import ActorOptions, Ref, TaskError, TaskOptions
 from raysim.raycore.tasks import RemoteFunction as CoreFunction
@@ -188,11 +189,7 @@ class ActorMethod:
         ray_options.validate_num_returns(
             options.get("num_returns"), is_generator=self._info.is_generator
         )
-        for name in options:
-            if name not in _CALL_OPTIONS:
-                raise TypeError(
-                    f"ActorMethod._remote() got an unexpected keyword argument '{name}'"
-                )
+        check_names("ActorMethod._remote", options, _CALL_OPTIONS)
         return MethodWithOptions(self, options)
 
     def bind(self, *args: Any, **kwargs: Any) -> Any:

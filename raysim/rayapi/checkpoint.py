@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +82,29 @@ class Checkpoint:
 
 
 _METADATA = ".metadata.json"
+
+
+def best_checkpoint(
+    kept: Sequence[tuple[Checkpoint, Mapping[str, Any]]], metric: str, mode: str, known: Any
+) -> Checkpoint | None:
+    """Of those kept, with their metrics; None: there are none. ``known``: names to choose from.
+
+    Raises
+    ------
+    ValueError
+        The mode is none.
+    RuntimeError
+        None of them has this metric.
+    """
+    if mode not in {"max", "min"}:
+        raise ValueError(f'Unsupported mode: {mode}. Please choose from ["min", "max"]!')
+    scored = [(metrics[metric], c) for c, metrics in kept if metric in metrics]
+    if kept and not scored:
+        raise RuntimeError(
+            f"Invalid metric name {metric}! You may choose from the following metrics: {known}."
+        )
+    sign = 1 if mode == "max" else -1
+    return max(scored, key=lambda s: sign * s[0])[1] if scored else None
 
 
 def stands_for_bytes(file: Path) -> int:

@@ -169,6 +169,23 @@ def refuse(name: str) -> None:
             raise NotEmulatedError(name, NAMES[known])
 
 
+def check_names(function: str, names: Any, known: Any, refused: Any = ()) -> None:
+    """Keywords as a signature takes them.
+
+    Raises
+    ------
+    TypeError
+        Ray has none of this name.
+    NotEmulatedError
+        It is one of those ``refused``.
+    """
+    for name in names:
+        if name in refused:
+            raise NotEmulatedError(f"{function}({name}=)")
+        if name not in known:
+            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+
+
 def getattr_of(module: str) -> Any:
     """A module's ``__getattr__``."""
 

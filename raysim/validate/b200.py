@@ -19,13 +19,18 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.training.plan import MegatronSettings, TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, nodes, ran_point
+from raysim.validate.published import (
+    PUBLISHED,
+    nodes,
+    pipeline,
+    ran_point,
+)
 
 FILE = "b200_megatron.json"
 GPUS = 8
@@ -84,10 +89,7 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
         megatron=MegatronSettings(
             sequence_parallel=True, use_distributed_optimizer=True, cp_comm_type="a2a"
         ),
-        pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="blocks", schedule="megatron_1f1b",
-            pipe_partitioned=False, grad_partitioned=False,
-        ),
+        pipeline=pipeline(mesh.pp),
     )  # fmt: skip
     return simulate(plan, nodes(catalog.node("hgx-b200-8"), 1), simulation=Simulation())
 

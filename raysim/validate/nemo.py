@@ -23,14 +23,20 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Body, Model, Operator
 from raysim.training.plan import MegatronSettings, TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.units import MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, ran_point, rate_point
+from raysim.validate.published import (
+    PUBLISHED,
+    left_points,
+    pipeline,
+    ran_point,
+    rate_point,
+)
 from raysim.validate.runs_megatron import bridge_cluster
 
 CLOUD, SUMMARY, LONG = "dgx_cloud", "nemo_h100", "nemo_long"
@@ -108,7 +114,7 @@ def played(held: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
 def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
     tp, pp, cp = r["tp"], r["pp"], r["cp"]
     mesh = Mesh(dp=r["gpus"] // (tp * pp * cp), tp=tp, pp=pp, cp=cp, ep=r["ep"])
-    interleaved, bucket = r["vp"] > 1, r["bucket_mib"]
+    bucket = r["bucket_mib"]
     return TrainingPlan(
         model=_model(config, r["seq_len"], tp, r["attention"], fused_loss=r["fused_loss"]),
         mesh=mesh,
@@ -131,13 +137,7 @@ def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
         ),
         activation_checkpointing=r["recompute"],
         cuda_graphs=r["cuda_graphs"],
-        pipeline=PipelineSettings(
-            stages=pp, partition_method="blocks", pipe_partitioned=False, grad_partitioned=False,
-            schedule="interleaved" if interleaved else "megatron_1f1b",
-            virtual_stages=r["vp"] if interleaved else None,
-            account_for_embedding_in_pipeline_split=r["ends_count"],
-            account_for_loss_in_pipeline_split=r["ends_count"],
-        ),
+        pipeline=pipeline(pp, r["vp"], ends=r["ends_count"]),
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.stages import build_stages
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import MIB, to_seconds
+from raysim.units import GIB, MIB, to_seconds
 from raysim.validate.job import job_of
 from raysim.validate.llm_foundry import mpt
 from raysim.validate.points import OUT_OF_MEMORY, Point
@@ -101,6 +101,29 @@ def rate_point(
         family=family, name=name, role=role, unit=unit, measured=measured,
         predicted=counted / to_seconds(outcome.steady_step_ns),
         job=job_of(outcome, sweeps=sweeps, counted=counted),
+    )  # fmt: skip
+
+
+def reserved_point(outcome: StepOutcome, family: str, row: dict[str, Any]) -> Point:
+    """GiB that a run reserved at most, on its fullest GPU."""
+    return Point(
+        family=f"runs_memory/{family}", name=row["id"], role="validation", unit="GiB",
+        measured=row["reserved_gib"], predicted=outcome.fullest.reserved_bytes / GIB,
+        job=job_of(outcome),
+    )  # fmt: skip
+
+
+def pipeline(stages: int, chunks: int = 1, *, ends: bool = False, **more: Any) -> PipelineSettings:
+    """A pipeline of blocks whose ranks send whole tensors; ``chunks``: stages of a rank.
+
+    ``ends``: embedding and head count as a block each where blocks are dealt out.
+    """
+    return PipelineSettings(
+        stages=stages, partition_method="blocks", pipe_partitioned=False, grad_partitioned=False,
+        schedule="interleaved" if chunks > 1 else "megatron_1f1b",
+        virtual_stages=chunks if chunks > 1 else None,
+        account_for_embedding_in_pipeline_split=ends, account_for_loss_in_pipeline_split=ends,
+        **more,
     )  # fmt: skip
 
 

@@ -21,20 +21,20 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.training.plan import MegatronSettings, TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB
-from raysim.validate.job import job_of
 from raysim.validate.points import Point
 from raysim.validate.published import (
     PUBLISHED,
     left_points,
     mpt_outcome,
     nodes,
+    pipeline,
     ran_point,
     rate_point,
+    reserved_point,
 )
 
 FILE = "fp8_runs.json"
@@ -60,11 +60,7 @@ def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:
     yield rate_point(outcome, family, name, row["tokens_per_s_per_gpu"], tokens, role=role)
     yield ran_point(outcome, f"fp8_{row['family']}", name)
     if "reserved_gib" in row:
-        yield Point(
-            family=f"runs_memory/fp8_{row['family']}", name=name, role=role, unit="GiB",
-            measured=row["reserved_gib"], predicted=outcome.fullest.reserved_bytes / GIB,
-            job=job_of(outcome),
-        )  # fmt: skip
+        yield reserved_point(outcome, f"fp8_{row['family']}", row)
 
 
 def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
@@ -101,13 +97,7 @@ def _megatron(document: dict[str, Any], row: dict[str, Any]) -> TrainingPlan:
             overlap_grad_reduce=True, overlap_param_gather=True,
             accumulate_allreduce_grads_in_fp32=False,
         ),
-        pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="blocks", pipe_partitioned=False,
-            grad_partitioned=False, schedule="interleaved" if chunks > 1 else "megatron_1f1b",
-            virtual_stages=chunks if chunks > 1 else None,
-            account_for_embedding_in_pipeline_split=ends,
-            account_for_loss_in_pipeline_split=ends,
-        ),
+        pipeline=pipeline(mesh.pp, chunks, ends=ends),
         cuda_graphs=row.get("cuda_graphs", False),
     )  # fmt: skip
 

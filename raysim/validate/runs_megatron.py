@@ -29,7 +29,14 @@ from raysim.training.settings.deepspeed import Optimizer, PipelineSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, left_points, nodes, ran_point, rate_point
+from raysim.validate.published import (
+    PUBLISHED,
+    left_points,
+    nodes,
+    pipeline,
+    ran_point,
+    rate_point,
+)
 
 FILE = "megatron_bridge.json"
 BUCKET = 128 * 2**20
@@ -105,7 +112,6 @@ def bridge_plan(config: str, row: dict[str, Any]) -> TrainingPlan:
     """The step of a row of ``megatron_bridge.json``."""
     mesh = Mesh(dp=row["gpus"] // row["pp"], pp=row["pp"], ep=row["ep"])
     modules = tuple(row["recompute"])
-    interleaved = row["vp"] > 1
     return TrainingPlan(
         model=_mixture(config, row["seq_len"]),
         mesh=mesh,
@@ -121,14 +127,9 @@ def bridge_plan(config: str, row: dict[str, Any]) -> TrainingPlan:
         ),
         activation_checkpointing="selective" if modules else "none",
         cuda_graphs=row["cuda_graphs"],
-        pipeline=PipelineSettings(
-            stages=mesh.pp, partition_method="blocks", pipe_partitioned=False,
-            grad_partitioned=False,
-            schedule="interleaved" if interleaved else "megatron_1f1b",
-            virtual_stages=row["vp"] if interleaved else None,
+        pipeline=pipeline(
+            mesh.pp, row["vp"], ends=row.get("ends_count", False),
             layers_per_stage=tuple(row.get("layers_per_stage", ())),
-            account_for_embedding_in_pipeline_split=row.get("ends_count", False),
-            account_for_loss_in_pipeline_split=row.get("ends_count", False),
         ),
     )  # fmt: skip
 

@@ -23,19 +23,23 @@ from raysim.kernel.simulation import Simulation
 from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.training.plan import TrainingPlan
-from raysim.training.settings.deepspeed import Optimizer, PipelineSettings, ScheduleName
+from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fp8 import Fp8Settings
 from raysim.training.settings.fsdp import FsdpSettings
 from raysim.training.settings.parallel import Mesh
 from raysim.training.tower import StepOutcome, simulate
-from raysim.units import GIB
-from raysim.validate.job import OLD_SDPA, job_of
+from raysim.validate.job import OLD_SDPA
 from raysim.validate.points import Point
-from raysim.validate.published import PUBLISHED, memory_point, nodes, rate_point
+from raysim.validate.published import (
+    PUBLISHED,
+    memory_point,
+    nodes,
+    pipeline,
+    rate_point,
+    reserved_point,
+)
 
 FILE = "torchtitan.json"
-SCHEDULES: dict[str, ScheduleName] = {"1f1b": "megatron_1f1b", "interleaved": "interleaved"}
-"""torch's ``Schedule1F1B`` and ``ScheduleInterleaved1F1B``: sends do not block."""
 
 
 def torchtitan_points(validation: Path) -> Iterator[Point]:
@@ -62,11 +66,7 @@ def points_of(document: dict[str, Any], row: dict[str, Any]) -> Iterator[Point]:
     gpu, peak = outcome.costs.gpu, outcome.fullest.peak_bytes
     yield memory_point(family, row["id"], peak, gpu, ran_out=row.get("ran_out", False))
     if "reserved_gib" in row:
-        yield Point(
-            family=f"runs_memory/{family}", name=row["id"], role="validation", unit="GiB",
-            measured=row["reserved_gib"], predicted=outcome.fullest.reserved_bytes / GIB,
-            job=job_of(outcome),
-        )  # fmt: skip
+        yield reserved_point(outcome, family, row)
 
 
 def family_of(row: dict[str, Any]) -> str:
@@ -100,7 +100,8 @@ def play(document: dict[str, Any], row: dict[str, Any]) -> StepOutcome:
             sequence_parallel=mesh.tp > 1, async_tensor_parallel=row["async_tp"],
         ),
         fp8=_fp8(row.get("fp8")),
-        pipeline=_pipeline(row),
+        # torch's 1F1B and interleaved schedules, whose sends do not block
+        pipeline=pipeline(mesh.pp, row.get("virtual_stages", 1), ends=mesh.pp > 1),
         ring_attention=mesh.cp > 1,
         activation_checkpointing="full" if half else recompute,
         recompute_layers=layers // 2 if half else None,
@@ -118,17 +119,6 @@ def _fp8(recipe: Any) -> Fp8Settings | None:
     return Fp8Settings(
         library="torchao", recipe=recipe, float8_all_gather=whole, precomputes_scales=whole
     )
-
-
-def _pipeline(row: dict[str, Any]) -> PipelineSettings:
-    if "pp" not in row:
-        return PipelineSettings()
-    return PipelineSettings(
-        stages=row["pp"], partition_method="blocks", pipe_partitioned=False,
-        grad_partitioned=False, schedule=SCHEDULES[row["schedule"]],
-        virtual_stages=row.get("virtual_stages"), account_for_embedding_in_pipeline_split=True,
-        account_for_loss_in_pipeline_split=True,
-    )  # fmt: skip
 
 
 @cache

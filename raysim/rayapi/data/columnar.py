@@ -16,8 +16,6 @@ from raysim.rayapi.data.projections import Projection, adding, dropping, renamin
 class Columnar(Consumable):
     """What a ``Dataset`` does with columns."""
 
-    _rows_of: Any = None
-    """Of a dataset without columns: one that has as many rows."""
     _only: tuple[str, ...] | None = None
     """The columns there are, where a projection has said so."""
 

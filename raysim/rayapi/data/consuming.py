@@ -27,6 +27,8 @@ class Consumable:
     _files: tuple[str, ...]
     _first: Columns | None
     """A row of it, where one is known."""
+    _rows_of: Consumable | None = None
+    """Of a dataset without columns: one that has as many rows."""
 
     def limit(self, limit: int) -> Any:
         """As ``Dataset``."""
@@ -58,9 +60,8 @@ class Consumable:
         """``Dataset.count``; known of what is only read."""
         if not self._spec.operations:
             return self._spec.source.rows
-        counted = getattr(self, "_rows_of", None)
-        if counted is not None:
-            return int(counted.count())
+        if self._rows_of is not None:
+            return int(self._rows_of.count())
         return int(executions.drained(self._spec, None)[0].rows)
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from raysim.rayapi.serve.policies import (
     AutoscalingPolicy,  # noqa: F401  (as above)
     ProgramPolicy,
 )
-from raysim.rayapi.serve.validation import AutoscalingConfig, check_names, check_values
-from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
+from raysim.rayapi.serve.validation import AutoscalingConfig, check_values
+from raysim.rayapi.unsupported import NotEmulatedError, check_names, getattr_of
 from raysim.raylibs.serve.config import AutoscalingConfig as Scaling
 from raysim.raylibs.serve.config import DeploymentConfig, MultiplexConfig
 from raysim.raylibs.serve.defaults import RAY_2_60
@@ -137,9 +137,9 @@ def scaling_of(said: Any) -> Scaling | None:
     if said is None or isinstance(said, Scaling):
         return said
     model = said if isinstance(said, AutoscalingConfig) else AutoscalingConfig(**said)
-    found = {name: getattr(model, name) for name in _SCALING}
+    said_of = ((name, getattr(model, name)) for name in _SCALING)
     return Scaling(
-        **found | ({} if model.target_ongoing_requests else {"target_ongoing_requests": 2.0}),
+        **{name: value for name, value in said_of if value is not None},
         upscaling_factor=model.get_upscaling_factor(),
         downscaling_factor=model.get_downscaling_factor(),
     )

@@ -22,9 +22,8 @@ from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.serialization import Raised, deserialize, serialize
 from raysim.rayapi.serve.context import SERVING
 from raysim.rayapi.serve.exceptions import BackPressureError, RequestCancelledError
-from raysim.rayapi.serve.validation import check_names
 from raysim.rayapi.submission import put_payload
-from raysim.rayapi.unsupported import getattr_of
+from raysim.rayapi.unsupported import check_names, getattr_of
 from raysim.raycore.tasks import Payload, TaskError
 
 if TYPE_CHECKING:

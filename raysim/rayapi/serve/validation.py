@@ -8,7 +8,7 @@ models do not know they ignore.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -22,12 +22,16 @@ from pydantic import (
     model_validator,
 )
 
-from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.raylibs.serve.config import AutoscalingConfig as Scaling
 
 ACTOR_OPTIONS = (
     "accelerator_type", "fallback_strategy", "label_selector", "memory", "num_cpus", "num_gpus",
     "resources", "runtime_env",
 )  # fmt: skip
+
+
+_RAYS = Scaling()
+"""Whose defaults are Ray's."""
 
 
 class AutoscalingConfig(BaseModel):
@@ -39,16 +43,16 @@ class AutoscalingConfig(BaseModel):
     initial_replicas: NonNegativeInt | None = None
     max_replicas: PositiveInt = 1
     target_ongoing_requests: PositiveFloat | None = 2
-    metrics_interval_s: PositiveFloat = 10.0
-    look_back_period_s: PositiveFloat = 30.0
+    metrics_interval_s: PositiveFloat = _RAYS.metrics_interval_s
+    look_back_period_s: PositiveFloat = _RAYS.look_back_period_s
     smoothing_factor: PositiveFloat = 1.0
     upscale_smoothing_factor: PositiveFloat | None = None
     downscale_smoothing_factor: PositiveFloat | None = None
     upscaling_factor: PositiveFloat | None = None
     downscaling_factor: PositiveFloat | None = None
-    downscale_delay_s: NonNegativeFloat = 600.0
+    downscale_delay_s: NonNegativeFloat = _RAYS.downscale_delay_s
     downscale_to_zero_delay_s: NonNegativeFloat | None = None
-    upscale_delay_s: NonNegativeFloat = 30.0
+    upscale_delay_s: NonNegativeFloat = _RAYS.upscale_delay_s
     aggregation_function: Literal["mean", "max", "min"] = "mean"
     policy: Any = None
 
@@ -87,20 +91,20 @@ class AutoscalingConfig(BaseModel):
 class DeploymentConfig(BaseModel):
     """Those options of ``@serve.deployment`` that Ray checks by their values."""
 
-    num_replicas: NonNegativeInt | None = 1
-    max_ongoing_requests: PositiveInt = 5
-    max_queued_requests: int = -1
-    graceful_shutdown_timeout_s: NonNegativeFloat = 20.0
-    graceful_shutdown_wait_loop_s: NonNegativeFloat = 2.0
-    health_check_period_s: PositiveFloat = 10.0
-    health_check_timeout_s: PositiveFloat = 30.0
-    max_constructor_retry_count: PositiveInt = 20
-    rolling_update_percentage: float = Field(default=0.2, gt=0.0, le=1.0)
+    num_replicas: NonNegativeInt | None = None
+    max_ongoing_requests: PositiveInt | None = None
+    max_queued_requests: int | None = None
+    graceful_shutdown_timeout_s: NonNegativeFloat | None = None
+    graceful_shutdown_wait_loop_s: NonNegativeFloat | None = None
+    health_check_period_s: PositiveFloat | None = None
+    health_check_timeout_s: PositiveFloat | None = None
+    max_constructor_retry_count: PositiveInt | None = None
+    rolling_update_percentage: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
 
     @field_validator("max_queued_requests")
     @classmethod
-    def _limit(cls, said: int) -> int:
-        if said < 1 and said != -1:
+    def _limit(cls, said: int | None) -> int | None:
+        if said is not None and said < 1 and said != -1:
             raise ValueError("max_queued_requests must be -1 (no limit) or a positive integer.")
         return said
 
@@ -113,7 +117,7 @@ def check_values(said: Mapping[str, Any]) -> None:
     ValueError
         pydantic's, of a value; or of an actor's option that replicas cannot have.
     """
-    DeploymentConfig(**{k: v for k, v in said.items() if v is not None})
+    DeploymentConfig(**said)
     actor = said.get("ray_actor_options") or {}
     if not isinstance(actor, Mapping):
         raise TypeError(
@@ -140,12 +144,3 @@ def check_route_prefix(prefix: str | None) -> None:
     else:
         return
     raise ValueError(f"Invalid route_prefix '{prefix}'{why}")
-
-
-def check_names(function: str, names: Any, known: Any, refused: Any = ()) -> None:
-    """Keywords as a signature takes them: none that Ray has not."""
-    for name in names:
-        if name in refused:
-            raise NotEmulatedError(f"{function}({name}=)")
-        if name not in known:
-            raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")

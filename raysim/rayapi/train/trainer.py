@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
-from raysim.rayapi.checkpoint import Checkpoint, local_filesystem
+from raysim.rayapi.checkpoint import Checkpoint, best_checkpoint, local_filesystem
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.data.executions import for_ranks
 from raysim.rayapi.failures import exception_of
@@ -97,17 +97,8 @@ class Result:
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
         """Of those kept."""
-        if mode not in {"max", "min"}:
-            raise ValueError(f'Unsupported mode: {mode}. Please choose from ["min", "max"]!')
-        kept = self.best_checkpoints or []
-        scored = [(m[metric], c) for c, m in kept if metric in m]
-        if kept and not scored:
-            raise RuntimeError(
-                f"Invalid metric name {metric}! You may choose from the following metrics: "
-                f"{(self.metrics or {}).keys()}."
-            )
-        sign = 1 if mode == "max" else -1
-        return max(scored, key=lambda s: sign * s[0])[1] if scored else None
+        known = (self.metrics or {}).keys()
+        return best_checkpoint(self.best_checkpoints or [], metric, mode, known)
 
 
 class DataParallelTrainer:

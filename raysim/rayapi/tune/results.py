@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysim.rayapi.checkpoint import Checkpoint, local_filesystem
+from raysim.rayapi.checkpoint import Checkpoint, best_checkpoint, local_filesystem
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.task_errors import RayTaskError
@@ -69,16 +69,8 @@ class Result:
         """
         if not self.best_checkpoints:
             return None
-        if mode not in {"max", "min"}:
-            raise ValueError(f'Unsupported mode: {mode}. Please choose from ["min", "max"]!')
-        sign = 1 if mode == "max" else -1
-        scored = [(flat(m)[metric], c) for c, m in self.best_checkpoints if metric in flat(m)]
-        if not scored:
-            raise RuntimeError(
-                f"Invalid metric name {metric}! You may choose from the following metrics: "
-                f"{(self.metrics or {}).keys()}."
-            )
-        return max(scored, key=lambda s: sign * s[0])[1]
+        kept = [(c, flat(m)) for c, m in self.best_checkpoints]
+        return best_checkpoint(kept, metric, mode, (self.metrics or {}).keys())
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:

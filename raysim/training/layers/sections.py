@@ -55,11 +55,6 @@ class Gradient(NamedTuple):
     row_numel: int = 0
     """Elements of each."""
 
-    @property
-    def own_numel(self) -> int:
-        """Elements that its gradient has."""
-        return self.rows * self.row_numel or self.numel
-
     def gradient_bytes(self, width: int) -> int:
         """As backward makes it; sparse, with an index to each row."""
         if not self.rows:
