@@ -58,6 +58,12 @@ class GpuSpec(Spec):
     tdp_w: float
 
     @property
+    def cycles_per_s(self) -> float:
+        """Of all multiprocessors together, as the peak in fp32 says it."""
+        lanes = 64 if self.compute_capability <= 8.0 else 128  # CUDA programming guide
+        return self.flops_per_s["fp32"] / 2.0 / lanes
+
+    @property
     def accelerator_type(self) -> str:
         """What Ray finds it is (``_private/accelerators``): no bus and no memory in the name."""
         if self.vendor == "amd":

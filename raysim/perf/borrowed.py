@@ -28,13 +28,19 @@ _BORROW = {
 }
 """What an architecture borrows."""
 HALF_RATE = Borrowed("a100", 1.0, "tensor cores at half their rate, which no power limit slows")
-"""The same of gaming cards, A10G and L40, on which they sum in fp32 at twice the fp32 rate."""
+"""The same of A10G and L40, and of gaming cards, on which they sum in fp32 at twice the fp32
+rate."""
+GEFORCE = HALF_RATE._replace(factor=1.13, why=f"{HALF_RATE.why}, clocks above the datasheet's")
+"""Of gaming cards: least squares over three models of timm's training table of an RTX 3090
+(``validation/data/published/pictures.json``, ``role: calibration``)."""
 
 
 def borrow(gpu: GpuSpec) -> Borrowed:
     """What stands for it where nothing of its own was measured."""
     tensor, plain = gpu.flops_per_s.get("bf16", 0.0), gpu.flops_per_s["fp32"]
-    return HALF_RATE if 0.0 < tensor < 2.1 * plain else _BORROW[gpu.architecture]
+    if not 0.0 < tensor < 2.1 * plain:
+        return _BORROW[gpu.architecture]
+    return GEFORCE if gpu.is_geforce else HALF_RATE
 
 
 def measured_system(gpu: GpuSpec) -> tuple[str, bool]:

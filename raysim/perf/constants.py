@@ -9,6 +9,7 @@ Not modelled: differences between boards of one GPU (power limit, cooling), driv
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -91,7 +92,7 @@ Hopper's: fp32 rows of ``gemm.csv`` and of ``vit-fp32-b32`` in ``script_operator
 root mean square error 3.8 %). Their tiles run in whole waves (8.3 % if they did not).
 
 What a product pays before its first and after its last step along k (``k_half``) is a latency, so
-without tensor cores it weighs as much less as they are slower."""
+without tensor cores, and on slower ones than those it was measured on, it weighs as much less."""
 
 # FlashAttention 2 where it was not measured, as a share of the 16-bit peak: (share, source).
 _FLASH_2 = {
@@ -255,6 +256,23 @@ def _efficiency_scale(c: GpuConstants) -> float:
     return borrow(c.gpu).factor * card
 
 
+def _slower(gpu: GpuSpec, dtype: str, row: Mapping[str, float]) -> float:
+    """A multiprocessor's rate in ``dtype`` over that of the one the row was measured on."""
+    peak = gpu.flops_per_s.get(dtype, gpu.flops_per_s.get("fp16", gpu.flops_per_s["fp32"]))
+    return peak / gpu.sm_count / (row["peak_flops_per_s"] / row["sm_count"])
+
+
+def kept(efficiency: float, slower: float) -> float:
+    """What tensor cores, ``slower`` by that factor than the measured ones, keep of their peak.
+
+    Beside them a multiprocessor fetches operands and issues instructions as fast as ever, so that
+    the time lost per operation stays what it was. Assumed.
+    """
+    if efficiency >= 1.0 or slower >= 1.0:
+        return efficiency
+    return efficiency / (efficiency + (1.0 - efficiency) * slower)
+
+
 def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provenance]:
     """Constants of one data type: fitted, borrowed, or without tensor cores."""
     gpu = c.gpu
@@ -263,19 +281,21 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         return _gemm_constants(c, "bf16")
     by_dtype = {row["dtype"]: row for row in tables.rows("gemm", c.system)}
     shape = "fp8" if dtype == "fp8" and tensor and "fp8" in by_dtype else next(iter(by_dtype))
-    row = {k: float(v) for k, v in by_dtype[shape].items() if k not in ("system", "dtype")}
+    row = _numbers(by_dtype[shape])
     fitted = c.exact and tensor and dtype in ("bf16", "fp16", "fp8")
     same = borrow(gpu).system == c.system or c.system == "gb200"
     peak = gpu.flops_per_s[dtype if tensor else "fp32"]
-    share = row["efficiency"] * _efficiency_scale(c)
+    slower = 1.0 if tensor and c.exact else _slower(gpu, shape if tensor else "fp32", row)
+    share = kept(row["efficiency"], slower) * _efficiency_scale(c)
     left = tensor and (c.exact or same)
     constants = GemmConstants(
         peak_flops_per_s=row["peak_flops_per_s"] if fitted else peak,
         memory_bytes_per_s=row["memory_bytes_per_s"] if fitted else gpu.memory_bytes_per_s,
         sm_count=gpu.sm_count,
+        cycles_per_s=gpu.cycles_per_s,
         efficiency=c.sustained_share * share if tensor else FP32_SHARE[gpu.architecture],
         memory_efficiency=row["memory_efficiency"],
-        k_half=row["k_half"] * (1.0 if tensor else peak / row["peak_flops_per_s"]),
+        k_half=row["k_half"] * slower,
         tile_exponent=row["tile_exponent"],
         quantisation=row["quantisation"] if tensor else 1.0,
         sharpness=row["sharpness"],
@@ -288,7 +308,7 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
         output_bytes=4 if dtype in ("fp32", "tf32") else 2,
         tensor_cores=tensor,
         turned=TF32_TURNED.get(gpu.architecture, 1.0) if tensor and dtype == "tf32" else 1.0,
-        layout=_layout(gpu.architecture),
+        layout=_layout(gpu),
         grid=tables.gemm_grid(c.system, shape) if left else None,
         sides=tables.gemm_plane(c.system, shape, "nk") if left else None,
         waves=tables.gemm_plane(c.system, shape, "waves") if left else None,
@@ -296,10 +316,16 @@ def _gemm_constants(c: GpuConstants, dtype: str) -> tuple[GemmConstants, Provena
     return constants, _gemm_origin(c, dtype, fitted=fitted, tensor=tensor, row=by_dtype[shape])
 
 
-def _layout(architecture: str) -> Layout:
+def _layout(gpu: GpuSpec) -> Layout:
     """What unaligned sizes and batches cost."""
-    (row,) = tables.rows("layout", _LAYOUT[architecture])
-    return Layout(*(float(row[f.name]) for f in fields(Layout)))
+    system = _LAYOUT[gpu.architecture]
+    (row,) = tables.rows("layout", system)
+    slower = _slower(gpu, "bf16", _numbers(tables.rows("gemm", system)[0]))
+    return Layout(*(kept(float(row[f.name]), slower) for f in fields(Layout)))
+
+
+def _numbers(row: Mapping[str, str]) -> dict[str, float]:
+    return {k: float(v) for k, v in row.items() if k not in ("system", "dtype")}
 
 
 def _gemm_origin(

@@ -11,7 +11,7 @@ Depthwise ones multiply without tensor cores: cuDNN's where channels lie last, e
 
 Fitted on 104 of the 156 measurements of ``convolution.csv`` (``validation/fits/convolution.py``).
 
-Not modelled: choices of cuDNN's heuristics, dilation, FFT and Winograd kernels, what
+Not modelled: choices of cuDNN's heuristics, dilation, FFT, Winograd on tensor cores, what
 ``torch.backends.cudnn.benchmark`` finds.
 """
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from raysim.hardware.specs import Provenance
 from raysim.models.table import Operator
-from raysim.perf.constants import MEASURED, GpuConstants
+from raysim.perf.constants import MEASURED, GpuConstants, kept
 from raysim.perf.gemm import (
     LARGEST_TILE,
     SPLIT_K_MIN,
@@ -39,10 +39,16 @@ DATA_SHARE = {2: 0.88, 4: 1.0}
 """Rate of forward and of the input's gradient over a plain product's, by bytes per element."""
 WEIGHT_SHARE = {2: 0.74, 4: 0.45}
 """The same of the weight's gradient; without tensor cores both are as plain products."""
+SM_FLOPS_PER_S = {2: 989e12 / 132, 4: 494.7e12 / 132}
+"""Peak of a multiprocessor of the GPU that these were measured on: slower ones keep more."""
+WINOGRAD = 1.5
+"""Rate over a product's of 3 by 3 filters without tensor cores: Winograd's F(2 x 2, 3 x 3) has 2.25
+times fewer products (arXiv 1509.09308), of which transforms take a part that is assumed."""
 VECTOR_BYTES = 16
 """Channels of a position that one load takes."""
-GATHER_SHARE = 0.083
-"""Of the peak, where a position's channels are fewer than that, counted as if they were not."""
+GATHERS_PER_CYCLE = 19.6
+"""Of a multiprocessor, where a position's channels are fewer than that: one for each tap and output
+channel. Loads bind, which are as many per cycle on Volta as on Hopper."""
 DIRECT = {"forward": (0.5, 45.0), "inputs": (0.5, 45.0), "weights": (0.65, 115.0)}
 """Of the fp32 peak that kernels without tensor cores reach, channels first, where a position has so
 few; and the depth of the product at which they reach half of it. Forward 0.35 and 0.31 at depths
@@ -249,17 +255,23 @@ def _call_s(c: GemmConstants, s: _Shape, way: str) -> float:
     vector = VECTOR_BYTES // c.element_bytes
     channels = -(-s.k // s.taps // vector) * vector
     if s.k // s.taps < vector and s.groups == 1 and c.tensor_cores:
-        compute = 2.0 * s.rows * s.n * channels * s.taps / (c.peak_flops_per_s * GATHER_SHARE)
+        compute = s.rows * s.n * s.taps / (c.cycles_per_s * GATHERS_PER_CYCLE)
         return c.fixed_s + max(compute, moved / (c.memory_bytes_per_s * c.memory_efficiency))
     rows, n, k = s.rows * s.groups, s.n, channels * s.taps
-    share = 1.0
-    if c.tensor_cores:
-        share = (WEIGHT_SHARE if way == "weights" else DATA_SHARE)[c.element_bytes]
+    share = _share(c, s, way)
     if way == "inputs":
         rows, n, k = rows * s.steps, channels, max(1, s.n * s.taps // s.steps)
     elif way == "weights" and c.tensor_cores and c.element_bytes == 2:
         return _sum_s(c, s, k, moved)
     return inner_product_seconds(c, rows, n, k, moved, share=share, groups=s.groups)
+
+
+def _share(c: GemmConstants, s: _Shape, way: str) -> float:
+    """Of a plain product's rate, with the tensor cores that there are."""
+    if not c.tensor_cores:
+        return WINOGRAD if s.taps == 9 and s.steps == s.groups == 1 else 1.0
+    share = (WEIGHT_SHARE if way == "weights" else DATA_SHARE)[c.element_bytes]
+    return kept(share, c.peak_flops_per_s / c.sm_count / SM_FLOPS_PER_S[c.element_bytes])
 
 
 def _planes_s(c: GpuConstants, product: GemmConstants, s: _Shape, way: str) -> float:
@@ -284,7 +296,7 @@ def _sum_s(c: GemmConstants, s: _Shape, k: int, moved: float) -> float:
     Tiles of weights that leave SMs idle are split along the sum: each part writes its own in fp32,
     and another kernel adds them.
     """
-    rate = c.peak_flops_per_s * c.efficiency * WEIGHT_SHARE[c.element_bytes] / c.sm_count
+    rate = c.peak_flops_per_s * c.efficiency * _share(c, s, "weights") / c.sm_count
     best = inf
     deepest = max(1, round(s.rows) // SPLIT_K_MIN)
     for (high, wide, area), filled in product(TILES, range(1, TENSOR_SPLITS.waves + 1)):

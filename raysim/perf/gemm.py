@@ -92,6 +92,8 @@ class GemmConstants:
     """Datasheet peak, dense."""
     memory_bytes_per_s: float
     sm_count: int
+    cycles_per_s: float = inf
+    """Of all SMs together."""
     efficiency: float
     """Share of the peak that a full wave of the largest tile sustains at large k, cool."""
     memory_efficiency: float

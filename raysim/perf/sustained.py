@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from raysim.hardware.specs import GpuSpec, Provenance
-from raysim.perf.borrowed import HALF_RATE, borrow, measured_system
+from raysim.perf.borrowed import GEFORCE, HALF_RATE, borrow, measured_system
 from raysim.perf.jitter import expected_slowest
 
 SUSTAINED = {"volta": 0.964, "ampere": 0.882, "hopper": 0.832, "blackwell": 0.70}
@@ -61,8 +61,9 @@ def slowest_of(gpus: int) -> float:
 
 def sustained(gpu: GpuSpec, gpus: int = NODE_GPUS) -> tuple[float, Provenance]:
     """Share of isolated rates in a long training run on so many GPUs, and where it is from."""
-    if borrow(gpu) is HALF_RATE:
-        return 1.0 / slowest_of(gpus), Provenance(basis="assumed", source=HALF_RATE.why)
+    lent = borrow(gpu)
+    if lent in (HALF_RATE, GEFORCE):
+        return 1.0 / slowest_of(gpus), Provenance(basis="assumed", source=lent.why)
     like = slowest_of(SUSTAINED_GPUS.get(gpu.architecture, NODE_GPUS)) / slowest_of(gpus)
     share = SUSTAINED.get(gpu.architecture)
     if share is None:

@@ -19,6 +19,7 @@ from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
 from raysim.validate.nemo import dgx_cloud_points, nemo_long_points, nemo_points
 from raysim.validate.olmo_core import olmo_points
+from raysim.validate.pictures import picture_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
 from raysim.validate.published import memory_points, mpt_points
 from raysim.validate.qwen_finetuning import qwen_points
@@ -70,6 +71,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "torch_memory": torch_memory_points,
     "gpu_steps": gpu_step_points,
     "scripts": script_points,
+    "pictures": picture_points,
 }
 """Cases that are measured already, and on machines that a profile says nothing about."""
 

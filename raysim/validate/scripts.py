@@ -11,12 +11,14 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from raysim.hardware.cluster import ClusterSpec
 from raysim.kernel.simulation import Simulation
 from raysim.measure.table import MeasuredRow, read_rows
+from raysim.perf.constants import TrainingConstants
 from raysim.perf.profile import Profile
 from raysim.rayapi.launch.commands import read_command
 from raysim.rayapi.launch.running import run_launched
@@ -78,13 +80,25 @@ def play(command: str, scripts: Path, folder: Path, profile: Profile) -> Library
         Whatever ended the script.
     """
     words = ["python", *shlex.split(command)]
-    cluster = Cluster(Simulation(), machine(folder, profile))
+    return played(words, scripts, machine(folder, profile), profile.training_constants())
+
+
+def played(
+    words: Sequence[str], folder: Path, cluster: ClusterSpec, constants: TrainingConstants
+) -> LibraryReport:
+    """The report of a command line, run in a folder on a cluster.
+
+    Raises
+    ------
+    Exception
+        Whatever ended the script.
+    """
     here = Path.cwd()
-    os.chdir(scripts)
+    os.chdir(folder)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             session = run_launched(
-                read_command(words), cluster=cluster, training=profile.training_constants()
+                read_command(words), cluster=Cluster(Simulation(), cluster), training=constants
             )
     finally:
         os.chdir(here)

@@ -14,6 +14,7 @@ from raysim.hardware import catalog
 from raysim.models.shapes import Convolution
 from raysim.models.table import Gemm, Operator
 from raysim.perf.compute import ComputeModel
+from raysim.perf.constants import kept
 from raysim.perf.workspaces import workspace_bytes
 
 H100 = catalog.gpu("H100-SXM-80GB")
@@ -256,3 +257,30 @@ def test_a_weights_gradient_is_summed_from_parts() -> None:
     depthwise = layer(384, 384, 16, 7, groups=384, last=True)
     parts = workspace_bytes(depthwise, 32, 2, backward=True, sms=SMS)
     assert parts == pytest.approx(19.27e6, rel=0.001)
+
+
+def test_gathers_of_a_first_layer_go_by_cycles_not_by_tensor_cores() -> None:
+    volta = catalog.gpu("V100-SXM2-32GB")
+    stem = layer(3, 64, 224, 7, stride=2, last=True)
+    times = [ComputeModel(gpu).operator_s(stem, batch=256, dtype="fp16") for gpu in (volta, H100)]
+    cycles = H100.cycles_per_s / volta.cycles_per_s
+    assert times[0] / times[1] == pytest.approx(cycles, rel=0.05)
+    assert H100.flops_per_s["fp16"] / volta.flops_per_s["fp16"] > 3 * cycles
+
+
+def test_winograd_where_there_are_no_tensor_cores() -> None:
+    volta = ComputeModel(catalog.gpu("V100-SXM2-32GB"))
+    three, five = layer(256, 256, 32, 3), layer(256, 256, 32, 5)
+    per_tap = [
+        volta.operator_s(op, batch=64, dtype="fp32") / taps for op, taps in ((three, 9), (five, 25))
+    ]
+    assert per_tap[1] / per_tap[0] > 1.3
+
+
+@pytest.mark.parametrize("efficiency", [0.2, 0.74, 1.0])
+def test_slower_tensor_cores_keep_more_of_their_peak(efficiency: float) -> None:
+    shares = [kept(efficiency, slower) for slower in (2.0, 1.0, 0.5, 0.1)]
+    assert shares == sorted(shares)
+    assert shares[:2] == [efficiency, efficiency]
+    # What is lost per operation is a time of its own, as long on either.
+    assert (1 / shares[2] - 1) == pytest.approx(0.5 * (1 / efficiency - 1))

@@ -63,7 +63,7 @@ def put(values: np.ndarray) -> None:
     data2, data4, weight2, weight4, gather, layout = map(float, values)
     convolution.DATA_SHARE.update({2: data2, 4: data4})
     convolution.WEIGHT_SHARE.update({2: weight2, 4: weight4})
-    convolution.GATHER_SHARE, convolution.LAYOUT_SHARE = gather, layout
+    convolution.GATHERS_PER_CYCLE, convolution.LAYOUT_SHARE = gather, layout
 
 
 def rows() -> tuple[list[Row], list[Row]]:
@@ -91,7 +91,7 @@ def fit(measured: list[Row], first: np.ndarray) -> np.ndarray:
 
 if __name__ == "__main__":
     fitted, held = rows()
-    values = fit(fitted, np.array([0.84, 1.0, 0.55, 0.45, 0.08, 0.6]))
+    values = fit(fitted, np.array([0.84, 1.0, 0.55, 0.45, 19.6, 0.6]))
     put(values)
     for name, value in zip(NAMES, values, strict=True):
         print(f"{name}: {value:.3f}")
