@@ -59,6 +59,8 @@ class Script:
     that it keeps."""
     lets_go: bool = False
     """Of the module's outputs, once the loss has read them."""
+    answers: bool = False
+    """Forward alone, without gradients and in the modes that the module's parts are in."""
     held: Callable[[], Sequence[torch.Tensor]] = tuple
     """Once the loss has run: tensors that it made and that live until backward is over."""
 
@@ -109,7 +111,8 @@ def trace(
     """
     batch = int(_leading(example_inputs).shape[0])
     _refuse(module)
-    model = _copied(module, partial(_shape_of, dtype=dtype))
+    answers = script is not None and script.answers
+    model = _copied(module, partial(_shape_of, dtype=dtype), as_it_is=answers)
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
     stacks, cuts = _cuts(model)
     weights = _compute_dtype(model, given)
@@ -119,7 +122,8 @@ def trace(
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     with unheard() if is_spread(model) else nullcontext():
-        outputs, has_loss = _run(model, given, loss, listener, casts)
+        with torch.set_grad_enabled(not answers):
+            outputs, has_loss = _run(model, given, loss, listener, casts)
         exchange_gradients(model, walk, listener.width)
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
@@ -253,9 +257,10 @@ def _made_of_others(part: torch.nn.Module) -> dict[int, torch.Tensor]:
 
 
 def _copied(
-    module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.nn.Module:
-    """A copy in training mode of other tensors; shared storage stays shared."""
+    module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor],
+    *, as_it_is: bool = False,
+) -> torch.nn.Module:  # fmt: skip
+    """A copy of other tensors, in training mode or ``as_it_is``; shared storage stays shared."""
     memo: dict[int, Any] = {}
     twins: dict[tuple[object, ...], torch.Tensor] = {}
     for tensor in _tensors_of(module):
@@ -278,7 +283,7 @@ def _copied(
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error
-    return model.train()
+    return model if as_it_is else model.train()
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
@@ -362,7 +367,7 @@ def _run(
     keeping = torch.autograd.graph.saved_tensors_hooks(listener.keep, lambda t: t)
     try:
         with ExitStack() as modes:
-            for mode in (torch.random.fork_rng(devices=[]), torch.enable_grad(), listener):
+            for mode in (torch.random.fork_rng(devices=[]), listener):
                 modes.enter_context(mode)
             modes.enter_context(Functions(listener, casts))
             autocast = nullcontext() if casts is None else casts.running()

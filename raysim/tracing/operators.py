@@ -83,6 +83,7 @@ _SOFTMAXES = frozenset({"_log_softmax", "_log_softmax_backward_data"})
 WARP_SOFTMAX = 1024
 """Longer rows are read for the maximum, the sum and the result; backward's gradient twice."""
 _INDEXED = {
+    "native_batch_norm": 0.0,
     "native_layer_norm": 0.5,
     "native_layer_norm_backward": 0.5,
     "embedding_dense_backward": SORTED,

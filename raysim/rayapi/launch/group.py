@@ -17,6 +17,7 @@ from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.launch.hosts import Seat
 from raysim.rayapi.launch.script import Script
 from raysim.rayapi.process_state import ENVIRON, ProcessState
+from raysim.rayapi.ranks.answering import Answering
 from raysim.rayapi.session import DriverDied, Session
 from raysim.rayapi.train.worker import Run, Worker
 from raysim.raycore.ids import NodeID
@@ -59,6 +60,23 @@ def begin_process(
 def gone(who: str, node_id: NodeID, reason: str) -> DriverDied:
     """What is said of a process that is no more."""
     return DriverDied(f"{who} on node {node_id} is gone: {reason}")
+
+
+class Rank(Answering):
+    """A launched one, which answers until somebody makes an optimizer.
+
+    Of several ranks, what they hold of models that have not trained is not counted.
+    """
+
+    @property
+    def prices_first(self) -> bool:  # type: ignore[override]
+        """In a script that trains, a first step's models beside it take no time."""
+        return not self.torch_steps.optimizers.made
+
+    def rests_with(self, module: Any, share: float = 1.0) -> None:
+        """Weights of a module that only answers are on its GPU."""
+        if self.answers:
+            super().rests_with(module, share)
 
 
 class Group:
@@ -179,7 +197,7 @@ class Group:
 
     def _run_main(self, member: Member) -> None:
         seat, state = member.seat, member.state
-        worker = state.training = Worker(run=self._run, context=self._context(member), state=state)
+        worker = state.training = self._worker(member)
         worker.shown_devices = member.sees_gpus
         for name, value in member.environment.items():
             if name not in DEFAULTS or ENVIRON.encodekey(name) not in state.environ:
@@ -188,12 +206,24 @@ class Group:
         member.fiber = Fiber(state, None, main, self._ended, f"rank {seat.rank}")
         member.fiber.start()
 
+    def _worker(self, member: Member) -> Worker:
+        context, state = self._context(member), member.state
+        if not self._run.gpus:
+            return Worker(run=self._run, context=context, state=state)
+        host = member.seat.host
+        place = host.machine.node_id, host.slots[member.seat.local_rank]
+        return Rank(
+            run=self._run, context=context, state=state, name=self._run.name, places=[place]
+        )
+
     def _main(self, worker: Worker, main: Callable[[], object]) -> None:
         """In its fiber."""
         fiber = HUB.current
         assert fiber is not None, "a rank is a fiber"
         fiber.depth = 1  # what its own code takes on this machine is not charged
         self._set_up(worker)
+        if isinstance(worker, Rank):
+            worker.answering.begin()
         main()
         worker.run_children()
         worker.phase("between")

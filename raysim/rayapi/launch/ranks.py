@@ -34,6 +34,8 @@ from raysim.rayapi.launch.hosts import (
 )
 from raysim.rayapi.launch.script import Script
 from raysim.rayapi.process_state import ProcessState
+from raysim.rayapi.ranks.answered import OF_SCRIPTS, answers_of
+from raysim.rayapi.ranks.gpu_use import gpu_use
 from raysim.rayapi.session import Session
 from raysim.rayapi.train.summary import with_cpu_training, with_training
 from raysim.rayapi.train.worker import Environments, Run, Worker
@@ -269,7 +271,25 @@ class Ranks:
         )  # fmt: skip
         if self._shared is None:
             return report
+        if self._on_gpus and not steps:
+            report = self._answered(report, done.partition("steps ")[2])
         summary: Callable[..., LibraryReport] = (
             with_training if self._on_gpus else with_cpu_training
         )
         return summary(report, self._shared)
+
+    def _answered(self, report: LibraryReport, where: str) -> LibraryReport:
+        """Of a script that has trained nothing: what its forwards take."""
+        name = self._run.name
+        tally = gpu_use(self._session).tallies.get(name)
+        if tally is None or not tally.forwards:
+            return report
+        found = answers_of({name: tally}, self._session, OF_SCRIPTS)
+        told = found.text.removesuffix(".")
+        return replace(
+            report, text=f"{told} {where}" if report.ok else report.text,
+            metrics={**report.metrics, **found.metrics, "gpu_mem_peak_bytes": tally.held_bytes},
+            tables=(*found.tables, *report.tables), bound_by=found.bound_by,
+            would_help=found.would_help or report.would_help,
+            simplifications=(*report.simplifications, *found.simplifications),
+        )  # fmt: skip

@@ -5,6 +5,7 @@ Real counterpart: ``nvidia-smi`` beside a pipeline of Ray Data, a deployment of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from raysim.rayapi.ranks.gpu_use import LIBRARY
@@ -33,6 +34,11 @@ HELPS = {
     "requests": "fewer replicas of {name}, or a part of a GPU for each (num_gpus=0.5): requests "
     "come more slowly than they answer",
 }
+OF_SCRIPTS = HELPS | {
+    "input": "a faster loop around {name}'s forwards: more num_workers of its DataLoader, larger "
+    "batches, outputs left on the GPU until the end",
+}
+"""The same of a launched script."""
 SIMPLIFICATION = (
     "the choice of kernels takes no time in processes that answer; generated "
     "texts are as long as they may be."
@@ -44,7 +50,7 @@ def answered(session: Session, use: GpuUse) -> None:
     found = {name: tally for name, tally in use.tallies.items() if tally.forwards}
     iterates = {"rollout", "update"} <= {each.phase for each in use.spent}  # which says it all
     if found and not iterates:
-        session.env.reports.append(_report(found, session))
+        session.env.reports.append(answers_of(found, session))
 
 
 def shares(tally: Tally) -> dict[str, float]:
@@ -73,7 +79,10 @@ def waits_for(session: Session, name: str) -> str:
     return "requests" if any(name in app.built.code for app in apps) else "input"
 
 
-def _report(found: dict[str, Tally], session: Session) -> LibraryReport:
+def answers_of(
+    found: Mapping[str, Tally], session: Session, helps: Mapping[str, str] = HELPS
+) -> LibraryReport:
+    """What processes of these names come to, and what would help them."""
     rows: list[tuple[Cell, ...]] = []
     for name, tally in found.items():
         share = shares(tally)
@@ -104,5 +113,5 @@ def _report(found: dict[str, Tally], session: Session) -> LibraryReport:
         metrics={"gpu_kernel_seconds": total_s, "gpu_forwards": float(forwards)},
         tables=(table,), simplifications=(SIMPLIFICATION,),
         bound_by=f"{bound}: {share_of_it:.0%} of its processes' time" if tells else "",
-        would_help=(HELPS[what].format(name=longest),) if tells else (),
+        would_help=(helps[what].format(name=longest),) if tells else (),
     )  # fmt: skip

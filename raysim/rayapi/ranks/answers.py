@@ -23,7 +23,7 @@ from raysim.training.compiler.feed import seconds
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
-    from raysim.rayapi.ranks.by_hand import HandMade
+    from raysim.rayapi.ranks.answering import Answering
     from raysim.rayapi.shapes.prediction import Forward
 
 CUDA_START_S = CUDA_CONTEXT_S + 0.14
@@ -40,7 +40,7 @@ class Answers:
         Whose.
     """
 
-    def __init__(self, worker: HandMade) -> None:
+    def __init__(self, worker: Answering) -> None:
         self._worker = worker
         self._started = False
         self._done_ns = 0

@@ -20,18 +20,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.fibers import HUB
-from raysim.rayapi.ranks.answers import Answers
+from raysim.rayapi.ranks.answering import Answering
 from raysim.rayapi.ranks.gpu_use import Phase, Place, gpu_use
 from raysim.rayapi.shapes.links import Link
 from raysim.rayapi.shapes.shared import Shared
 from raysim.rayapi.shapes.world import ThreadState
 from raysim.rayapi.shapes.world import begin as begin_on_shapes
 from raysim.rayapi.train.summary import with_training
-from raysim.rayapi.train.worker import Run, Worker
+from raysim.rayapi.train.worker import Run
 from raysim.rayapi.util.collective.groups import Meeting
 from raysim.raycore.scripts import Script, sleep
 from raysim.raylibs.train.context import TrainContext
@@ -40,15 +38,13 @@ from raysim.raylibs.train.job import report_of
 from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.storage import Store
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
-from raysim.tracing.storages import key_of
 from raysim.units import to_ns
 
 if TYPE_CHECKING:
-    from raysim.hardware.specs import NodeSpec
     from raysim.rayapi.fibers import Fiber
     from raysim.rayapi.process_state import ProcessState
     from raysim.rayapi.session import Session
-    from raysim.rayapi.shapes.prediction import Forward, Prediction
+    from raysim.rayapi.shapes.prediction import Prediction
     from raysim.raycore.process import CoreProcess
 
 LIBRARY = "ranks"
@@ -140,7 +136,7 @@ class HandGang(Gang):
         self._use.spend("update", [place], now_ns - self._length_ns, now_ns)
 
 
-class HandMade(Worker):
+class HandMade(Answering):
     """One process.
 
     Parameters
@@ -152,26 +148,20 @@ class HandMade(Worker):
     """
 
     def __init__(self, session: Session, state: ProcessState, places: Sequence[Place]) -> None:
-        self.places = tuple(places)
-        self.name = state.actor.info.name if state.actor is not None else "driver"
+        name = state.actor.info.name if state.actor is not None else "driver"
         run = Run(
-            session=session, name=self.name, folder=Path.cwd(), launched=True,
+            session=session, name=name, folder=Path.cwd(), launched=True,
             gpus=1.0 if places else 0.0,
         )  # fmt: skip
         node = places[0][0] if places else _home(state)
         self._place = places[0] if places else (node, -1)
-        self.crew = crew = crews_of(session).new({0: (self._place, state.core)}, self.name)
-        super().__init__(run=run, context=_context(crew.gang, 0, state, node), state=state)
+        self.crew = crew = crews_of(session).new({0: (self._place, state.core)}, name)
+        context = _context(crew.gang, 0, state, node)
+        super().__init__(run=run, context=context, state=state, name=name, places=places)
         self.shown_devices = len(places)
         self.met_at = ""
         """Where it has last looked for others (``torch.distributed.rendezvous``)."""
-        self.rest_bytes = 0.0
         self._whole: Link | None = None
-        self._answering: dict[int, tuple[Any, dict[int, float]]] = {}
-        """Models that it holds and has not trained: what they were, bytes of their storages."""
-        self.answering = Answers(self)
-        self.only_answers = False
-        """Nobody trains in it: a stage of Ray Data, a replica of Serve."""
         self._threads: Any = WeakKeyDictionary()
         """torch's state of those that have not ended."""
         self._idle: list[Any] = []
@@ -277,85 +267,11 @@ class HandMade(Worker):
         self.sleep_ns(to_ns(seconds))
         self.spends("weight sync", begin_ns)
 
-    def holds(self, size_bytes: float, *, phase: Phase | None = None) -> None:
-        """So much of each of its GPUs, at least while a phase lasts.
-
-        Raises
-        ------
-        torch.OutOfMemoryError
-            Others leave less.
-        """
-        use = gpu_use(self.run.session)
-        missing = use.misses(self, self.places, size_bytes)
-        if missing:
-            during = f" ({phase})" if phase else ""
-            raise torch.OutOfMemoryError(f"CUDA out of memory{during}: {missing}.")
-        use.hold(self, self.places, size_bytes)
-
-    prices_first = True
-
-    @property
-    def answers(self) -> bool:
-        """Nothing of it has trained or is about to."""
-        steps = self.torch_steps
-        alone = bool(self.places) and self.context.world_size == 1
-        return alone and steps.latest is None and not steps.optimizers.made
-
-    def only_asks(self, module: Any) -> bool:
-        """A model that is evaluated before anybody has made an optimizer."""
-        return self.answers and (self.only_answers or not module.training)
-
-    def queues(self, forward: Forward) -> int:
-        """On the stream of a process that answers nobody waits twice."""
-        if not self.answers:
-            return super().queues(forward)
-        self.answering.forward(forward)
-        return 0
-
     def copies(self, size_bytes: float, kind: Any, *, pinned: bool) -> None:
-        """On its stream; of one that trains, what it takes to the host (steps have the rest)."""
-        if self.answers:
-            self.answering.copies(size_bytes, kind, pinned=pinned)
-        elif self.places and kind == "d2h":
+        """Of one that trains, what it takes to the host (steps have the rest)."""
+        super().copies(size_bytes, kind, pinned=pinned)
+        if not self.answers and self.places and kind == "d2h":
             self.weights_move(self.answering.copy_s(size_bytes, kind, pinned=pinned))
-
-    def awaits_stream(self) -> None:
-        """Whatever is on it."""
-        if self.places:
-            self.answering.wait()
-
-    @property
-    def weights(self) -> dict[int, float]:
-        """Storages of models that only answer, and their bytes."""
-        return {key: n for _, found in self._answering.values() for key, n in found.items()}
-
-    def rests_with(self, module: Any, share: float = 1.0) -> None:
-        """Weights of a module that only answers are on its GPU, or such a share of them."""
-        if self.torch_steps.latest is not None or not self.places:
-            return
-        known, kind = self._answering.get(id(module)), (self.torch_steps.signature(module), share)
-        if known is None or known[0] != kind:
-            found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
-            self._answering[id(module)] = kind, found
-            self.rest_bytes = sum(self.weights.values()) + self._context_bytes
-            self.holds(self.rest_bytes, phase="forward")
-            self.answering.rested()
-
-    @property
-    def answered_bytes(self) -> tuple[int, int]:
-        """As torch counts them at the peak."""
-        return self.answering.peak_bytes
-
-    @property
-    def hardware(self) -> NodeSpec:
-        """Of its node."""
-        return self.run.session.env.nodes[self._place[0]].spec
-
-    @property
-    def _context_bytes(self) -> int:
-        """CUDA's, and kernels that are loaded."""
-        gpu = self.hardware.gpu
-        return int(gpu.context_bytes) if gpu is not None else 0
 
     def took(self, found: Prediction) -> None:
         """A step: at its peak all of it, afterwards what torch keeps until its cache is emptied."""

@@ -12,8 +12,7 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +54,8 @@ class Beside:
         """The trained model, and how many others had been called."""
         self._bytes = 0
         self._others: dict[int, bool] = {}
+        self._normed: dict[int, bool] = {}
+        """Whether modules have batch norms, by identity."""
         self._weights: dict[int, int] = {}
         """Bytes of others' weights by storage."""
 
@@ -114,6 +115,13 @@ class Beside:
             known = self._others[id(module)] = self._trained.isdisjoint(storages)
         return known
 
+    def _otherwise(self, module: Any) -> bool:
+        """Whether it is in another mode than when it trains, in which it computes otherwise."""
+        if id(module) not in self._normed:
+            kind = torch.nn.modules.batchnorm._BatchNorm  # noqa: SLF001  (of any dimension)
+            self._normed[id(module)] = any(isinstance(m, kind) for m in module.modules())
+        return self._normed[id(module)] and not module.training
+
     def evaluate(
         self, run: Callable[..., Any], module: Any, key: Any, role: Role | None,
         args: Any, kwargs: Any,
@@ -132,7 +140,7 @@ class Beside:
         self.called(module)
         steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
-            apart = steps.several.on or self.holds(module)
+            apart = steps.several.on or self.holds(module) or self._otherwise(module)
             forward = (
                 self.forward(module, role, (args, kwargs), key[3])
                 if apart else self._own_forward(steps.latest, role, key)
@@ -183,10 +191,11 @@ class Beside:
         wrapping = describe(module)
         inner = wrapping.module
         try:
-            with _learning(inner), torch.enable_grad(), steps.tracing(inner):
+            # In inference mode composites reach no kernel of their own: ``linear`` is no product.
+            with torch.inference_mode(mode=False), steps.tracing(inner):
                 model = trace(
                     inner, with_values(example_of(inner, *given)), name=type(inner).__name__,
-                    autocast=wrapping.cast_by(half), script=Script(unknown=no_value),
+                    autocast=wrapping.cast_by(half), script=Script(unknown=no_value, answers=True),
                 )  # fmt: skip
             whole = wrapping if spread else replace(
                 wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp"
@@ -217,16 +226,3 @@ def sharded(wrapping: Wrapping) -> bool:
 def _bytes(p: torch.Tensor) -> int:
     """As a parameter of 4 bits counts them."""
     return p.numel() * p.element_size()
-
-
-@contextmanager
-def _learning(module: Any) -> Iterator[None]:
-    """The tracer runs backward too."""
-    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
-    for p in frozen:
-        p.requires_grad_(True)
-    try:
-        yield
-    finally:
-        for p in frozen:
-            p.requires_grad_(False)

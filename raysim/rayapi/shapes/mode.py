@@ -300,7 +300,7 @@ class ShapesMode(TorchFunctionMode):
         alike = steps.steady or self.generates
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
-        remembers = alike and self.counting is None and not steps.own.learns
+        remembers = alike and not (self.tracing or steps.own.learns) and self.counting is None
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
