@@ -24,7 +24,7 @@ from raysim.rayapi.data import (
     writes,
 )
 from raysim.rayapi.data.columnar import Columnar
-from raysim.rayapi.data.columns import Columns, sliced
+from raysim.rayapi.data.columns import Columns, joined, sliced
 from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
@@ -219,7 +219,10 @@ class Dataset(Columnar):
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        return self._alike(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001  (its own class)
+        beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
+        firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
+        made = self._then(specs.Union(others=beside), *other)
+        return with_first(made, joined(firsts) if all(firsts) else None)
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:
