@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raysim.rayapi.serve.context import here
+from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.unsupported import NotEmulatedError
 
 
@@ -39,7 +40,8 @@ def ingress(app: Any = None) -> Callable[..., Any]:
             _bind_routes(app, wrapped)
         _let_states_travel()
         target: Any = wrapped
-        target._serve_asgi_app = staticmethod(app)  # noqa: SLF001  (read in the replica)
+        frozen = load_code(dump_code(app))  # what is added to it from here on does not count
+        target._serve_asgi_app = staticmethod(frozen)  # noqa: SLF001  (read in the replica)
         return wrapped
 
     return decorate

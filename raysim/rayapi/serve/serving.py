@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
-from raysim.rayapi.serve.configs import gRPCOptions
+from raysim.rayapi.serve.configs import HTTPOptions, gRPCOptions
 from raysim.rayapi.serve.context import SERVING, DeploymentID
 from raysim.rayapi.serve.deployment import Application, Built, build
 from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeException
@@ -273,11 +273,11 @@ def start(
 ) -> None:
     """``serve.start``: ports, services and whether there are proxies have an effect."""
     del others
-    serve, options = serve_of(session_here()), http_options or {}
-    said = options if isinstance(options, Mapping) else vars(options)
-    if said.get("port"):
-        serve.port = int(said["port"])
-    location = proxy_location or said.get("location")
+    serve, said = serve_of(session_here()), http_options or {}
+    options = HTTPOptions(**said) if isinstance(said, Mapping) else said
+    if "port" in options.model_fields_set:
+        serve.port = options.port
+    location = proxy_location or options.location
     serve.with_proxies = location not in NOWHERE
     if grpc_options is not None:
         grpc = gRPCOptions(**grpc_options) if isinstance(grpc_options, Mapping) else grpc_options

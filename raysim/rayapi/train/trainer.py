@@ -3,15 +3,17 @@
 Real counterparts (ray 2.60): ``ray/train/v2/api/{data_parallel_trainer,result}.py``. A run that
 fails raises ``WorkerGroupError`` or ``ControllerError``, as Ray's does.
 
-Not modelled: local mode, restoring a run's results from its folder.
+Not modelled: local mode.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Ray's name of what ``Result.from_path`` reads."""
+
+
 @dataclass
 class Result:
     """``ray.train.Result``."""
@@ -70,9 +76,48 @@ class Result:
 
     @classmethod
     def from_path(cls, path: Any, storage_filesystem: Any = None) -> Result:
-        """Of a run that has ended: not emulated."""
-        del path, storage_filesystem
-        raise NotEmulatedError("ray.train.Result.from_path", "what trainer.fit() returns")
+        """Of a run that has ended, by its folder; its error is not known any more.
+
+        Raises
+        ------
+        RuntimeError
+            There is no such folder, or no run has left its list of checkpoints there.
+        """
+        del storage_filesystem
+        folder = Path(path)
+        if not folder.exists():
+            raise RuntimeError(f"Experiment folder {folder} doesn't exist.")
+        if not (folder / _SNAPSHOT).exists():
+            raise RuntimeError(
+                f"Failed to restore the Result object: {_SNAPSHOT} doesn't exist in the experiment "
+                "folder. Make sure that this is an output directory created by a Ray Train run."
+            )
+        said = json.loads((folder / _SNAPSHOT).read_text(encoding="utf-8"))
+
+        def known(entry: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
+            where = folder / entry["checkpoint_dir_name"]
+            return Checkpoint.from_directory(where), entry["metrics"]
+
+        best = [known(entry) for entry in said["checkpoint_results"]]
+        latest = said["latest_checkpoint_result"]
+        checkpoint, metrics = known(latest) if latest else (None, None)
+        return cls(metrics, checkpoint, None, str(folder), best)
+
+    def _keep(self) -> None:
+        """Leave the list of checkpoints, as Ray's ``CheckpointManager`` does."""
+
+        def entry(checkpoint: Checkpoint, metrics: dict[str, Any]) -> dict[str, Any]:
+            name = Path(checkpoint.path).name
+            return {"version": 0, "checkpoint_dir_name": name, "metrics": metrics}
+
+        said = {
+            "checkpoint_results": [entry(*each) for each in self.best_checkpoints or ()],
+            "latest_checkpoint_result": (
+                entry(self.checkpoint, self.metrics or {}) if self.checkpoint else None
+            ),
+        }
+        text = json.dumps(said, default=str)
+        (Path(self.path) / _SNAPSHOT).write_text(text, encoding="utf-8")
 
     @property
     def filesystem(self) -> Any:
@@ -210,11 +255,13 @@ class DataParallelTrainer:
         refused = _refused(outcome)
         if refused is not None:
             raise refused
+        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
+        result = _result(outcome, str(run.folder), keep)
+        result._keep()  # noqa: SLF001  (its own)
         error = _error_of(outcome)
         if error is not None:
             raise error
-        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
-        return _result(outcome, str(run.folder), keep)
+        return result
 
     def _callbacks(self, session: Session) -> Callbacks | None:
         if not self.run_config.callbacks:

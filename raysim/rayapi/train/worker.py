@@ -319,7 +319,7 @@ class Worker(Hooks):
         self._count(record)
         self.phase("checkpoints" if checkpoint is not None else "reports")
         saved = self._saved(checkpoint, name, mode, delete=delete)
-        said = copy.deepcopy(dict(metrics))
+        said = copy.deepcopy(dict(metrics) if isinstance(metrics, Mapping) else metrics)
         failed = play(lambda _: context.report(said, saved, mode.value))
         if isinstance(failed, TaskError):
             raise_error(exception_of(failed, ""))
