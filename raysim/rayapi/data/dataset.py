@@ -71,11 +71,16 @@ class Dataset(Columnar):
         """Objects it is made of stay while it does."""
         self._files = files
         """That it is read from."""
-        self.name: str | None = None
+        self._name: str | None = None
         self._source_row = self._first = first
         """A row of it, where one is known."""
         self.ran: Any = None
         """The last execution of it, or what is known of that."""
+
+    @property
+    def name(self) -> str | None:
+        """As ``set_name`` said."""
+        return self._name
 
     def __reduce__(self) -> Any:
         """Other processes have the same one."""
@@ -94,7 +99,7 @@ class Dataset(Columnar):
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
         made = Dataset(self._spec.then(operation), kept, files=self._files)
-        made._source_row, made.name = self._source_row, self.name
+        made._source_row, made._name = self._source_row, self._name
         return made
 
     def _alike(self, operation: specs.Operation, *others: Dataset) -> Dataset:
@@ -358,7 +363,7 @@ class Dataset(Columnar):
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
         made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
-        self.ran, made.ran, made.name = ran, ran, self.name
+        self.ran, made.ran, made._name = ran, ran, self._name
         return made
 
     stats = stats.stats
@@ -409,7 +414,7 @@ class Dataset(Columnar):
 
     def set_name(self, name: str | None) -> None:
         """``Dataset.set_name``."""
-        self.name = name
+        self._name = name
 
     @property
     def context(self) -> DataContext:

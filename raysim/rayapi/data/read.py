@@ -188,4 +188,5 @@ def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None, **
     if not hasattr(dataset, "with_format") or hasattr(dataset, "keys"):
         raise TypeError(f"`dataset` must be a `datasets.Dataset`, but got {type(dataset)}")
     table = dataset.with_format("arrow")[:]
-    return _in_memory(columns_of_arrow(table), override_num_blocks or 1)
+    columns = columns_of_arrow(table) if hasattr(table, "schema") else from_batch(table)
+    return _in_memory(columns, override_num_blocks or 1)

@@ -37,7 +37,7 @@ class PreprocessorNotFittedException(RuntimeError):  # noqa: N818  (Ray's name)
     """``fit`` has to come first."""
 
 
-class Status(StrEnum):
+class FitStatus(StrEnum):
     """Whether there is something to fit, and whether it is."""
 
     NOT_FITTABLE = "NOT_FITTABLE"
@@ -49,7 +49,7 @@ class Status(StrEnum):
 class Preprocessor:
     """``ray.data.preprocessor.Preprocessor``."""
 
-    FitStatus = Status
+    FitStatus = FitStatus
     _is_fittable = True
     _shown: tuple[str, ...] = ()
     """Attributes that ``repr`` tells."""
@@ -64,19 +64,19 @@ class Preprocessor:
 
     # ---- fitting ---------------------------------------------------------------------------------
 
-    def fit_status(self) -> Status:
+    def fit_status(self) -> FitStatus:
         """Fitted is also what has attributes that end in ``_``."""
         if not self._is_fittable:
-            return Status.NOT_FITTABLE
+            return FitStatus.NOT_FITTABLE
         made = any(value for name, value in vars(self).items() if name.endswith("_"))
-        return Status.FITTED if getattr(self, "_fitted", False) or made else Status.NOT_FITTED
+        return FitStatus.FITTED if getattr(self, "_fitted", False) or made else FitStatus.NOT_FITTED
 
     def fit(self, ds: Any) -> Preprocessor:
         """Learn from a dataset; what was learnt before is forgotten."""
         status = self.fit_status()
-        if status is Status.NOT_FITTABLE:
+        if status is FitStatus.NOT_FITTABLE:
             return self
-        if status is not Status.NOT_FITTED:
+        if status is not FitStatus.NOT_FITTED:
             warnings.warn(
                 "`fit` has already been called on the preprocessor (or at least one contained "
                 "preprocessors if this is a chain). All previously fitted state will be "
@@ -97,7 +97,7 @@ class Preprocessor:
         return bool(getattr(self, "stats_", None))
 
     def _must_be_fitted(self, message: str) -> None:
-        if self.fit_status() in (Status.PARTIALLY_FITTED, Status.NOT_FITTED):
+        if self.fit_status() in (FitStatus.PARTIALLY_FITTED, FitStatus.NOT_FITTED):
             raise PreprocessorNotFittedException(message)
 
     # ---- applying --------------------------------------------------------------------------------
