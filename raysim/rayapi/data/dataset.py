@@ -24,7 +24,7 @@ from raysim.rayapi.data import (
     writes,
 )
 from raysim.rayapi.data.columnar import Columnar
-from raysim.rayapi.data.columns import Columns, joined, sliced
+from raysim.rayapi.data.columns import Columns, joined, sliced, to_batch
 from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
@@ -124,6 +124,7 @@ class Dataset(Columnar):
     ) -> Dataset:  # fmt: skip
         """``Dataset.map_batches``."""
         check_batch_size(batch_size, num_gpus)
+        to_batch({}, batch_format)  # whether there is such a format is said at once
         del zero_copy_batch, memory
         options = {
             "fn_args": fn_args, "fn_kwargs": fn_kwargs, "compute": compute, "num_cpus": num_cpus,
@@ -158,6 +159,9 @@ class Dataset(Columnar):
         if (fn is None) == (expr is None):
             raise ValueError("Exactly one of 'fn' or 'expr' must be provided.")
         if expr is None:
+            if not callable(fn):
+                named = type(fn).__name__
+                raise ValueError(f"fn must be a UserDefinedFunction, but got {named} instead.")
             made = self._mapped("Filter", fn, "filter", options)
         else:
             made = predicates.filtered(self, expr, options)

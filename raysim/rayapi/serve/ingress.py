@@ -58,7 +58,7 @@ def _bind_routes(app: Any, cls: type) -> None:
     """Routes whose endpoint is a method of the class take its instance for ``self``."""
     from fastapi import Depends
 
-    own = {id(member) for member in vars(cls).values()}
+    own = {id(member) for member in vars(cls).values() if callable(member)}
     routes = [r for r in app.routes if id(getattr(r, "endpoint", None)) in own]
     for route in routes:
         endpoint = route.endpoint
