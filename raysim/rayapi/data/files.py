@@ -339,9 +339,7 @@ def read_images(
             f"{len(size)} integers instead."
         )
     if size is not None and min(size) <= 0:
-        raise ValueError(
-            f"Expected `size` to contain positive integers, but got {size} instead."
-        )
+        raise ValueError(f"Expected `size` to contain positive integers, but got {size} instead.")
     return _read("images", paths, partial(_image, size, mode), override_num_blocks, options)
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import copyreg
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from raysim.rayapi.serve.context import here
 from raysim.rayapi.serialization import dump_code, load_code
+from raysim.rayapi.serve.context import here
 from raysim.rayapi.unsupported import NotEmulatedError
 
 
@@ -48,10 +49,17 @@ def ingress(app: Any = None) -> Callable[..., Any]:
 
 
 def _let_states_travel() -> None:
-    """starlette's ``State`` looks for what pickle asks it in itself, and never ends."""
+    """starlette's ``State`` looks for what pickle asks it in itself, and never ends.
+
+    FastAPI's included routers hold a lock.
+    """
     from starlette.datastructures import State
 
     copyreg.pickle(State, lambda state: (State, (dict(state._state),)))  # noqa: SLF001
+    routing = sys.modules.get("fastapi.routing")
+    included: Any = getattr(routing, "_IncludedRouter", None)  # from FastAPI 0.137 on
+    if included is not None:
+        copyreg.pickle(included, lambda r: (included, (r.original_router, r.include_context)))
 
 
 def _bind_routes(app: Any, cls: type) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.nodes import cluster_nodes
 from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.train import reports
 from raysim.raylibs.train.advice import never_fits
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.datasets import TrainDataset
@@ -62,7 +64,7 @@ _SNAPSHOT = "checkpoint_manager_snapshot.json"
 """Ray's name of what ``Result.from_path`` reads."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """``ray.train.Result``."""
 
@@ -118,6 +120,14 @@ class Result:
         }
         text = json.dumps(said, default=str)
         (Path(self.path) / _SNAPSHOT).write_text(text, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(metrics={self.metrics}, checkpoint={self.checkpoint}, error={self.error}, "
+            f"path={self.path!r}, metrics_dataframe={self.metrics_dataframe}, "
+            f"best_checkpoints={self.best_checkpoints}, _storage_filesystem={self.filesystem}, "
+            f"return_value={self.return_value})"
+        )
 
     @property
     def filesystem(self) -> Any:
@@ -226,7 +236,9 @@ class DataParallelTrainer:
         core = this_core(this_fiber())
         scaling = scaling_of(self.scaling_config)
         run.gpus, run.cpus = (scaling.resources.get(name, 0.0) for name in ("GPU", "CPU"))
+        left = _left_in(run.folder)
         spec = TrainerSpec(
+            earlier=left,
             function=TrainFunction(user=run.loop),
             scaling_config=scaling,
             run_config=run_of(self.run_config),
@@ -258,6 +270,7 @@ class DataParallelTrainer:
         keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
         result = _result(outcome, str(run.folder), keep)
         result._keep()  # noqa: SLF001  (its own)
+        _delete(run, outcome, left)
         error = _error_of(outcome)
         if error is not None:
             raise error
@@ -297,6 +310,37 @@ class DataParallelTrainer:
     def restore(cls, *_args: Any, **_kwargs: Any) -> DataParallelTrainer:
         """Deprecated in Ray."""
         raise DeprecationWarning("`restore` is deprecated in Ray Train V2.")
+
+
+Kept = tuple[tuple[reports.Checkpoint, Mapping[str, Any]], ...]
+
+
+def _left_in(folder: Path) -> Kept:
+    """Checkpoints of a run of this name that has ended, its latest last: it goes on from there."""
+    if not (folder / _SNAPSHOT).exists():
+        return ()
+    found = Result.from_path(folder)
+    entries = [(c, m) for c, m in found.best_checkpoints or [] if c != found.checkpoint]
+    if found.checkpoint is not None:
+        entries.append((found.checkpoint, found.metrics or {}))
+    return tuple(
+        (
+            reports.Checkpoint(
+                name=Path(each.path).name, step=0, reported_ns=0,
+                size_bytes=float(each.size_bytes), data=each,
+            ),
+            metrics,
+        )
+        for each, metrics in entries
+        if Path(each.path).exists()
+    )  # fmt: skip
+
+
+def _delete(run: Run, outcome: TrainOutcome, left: Kept) -> None:
+    """Files of checkpoints that are kept no more."""
+    kept = {c.name for c, _ in outcome.best} | {outcome.checkpoint and outcome.checkpoint.name}
+    for name in {*run.checkpoint_names.values(), *(c.name for c, _ in left)} - kept:
+        shutil.rmtree(run.folder / name, ignore_errors=True)
 
 
 def _plain(error: BaseException) -> Exception:

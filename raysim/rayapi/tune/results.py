@@ -20,7 +20,6 @@ from raysim.rayapi.failures import exception_of
 from raysim.rayapi.task_errors import RayTaskError
 from raysim.rayapi.tune.folders import AUTO_KEYS, flat, read_results, stored
 from raysim.raycore.tasks import TaskError
-from raysim.raylibs.tune.schedulers.decisions import TuneError
 from raysim.raylibs.tune.trial import Trial
 
 if TYPE_CHECKING:

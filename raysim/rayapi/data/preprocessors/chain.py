@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.preprocessors.base import Preprocessor, FitStatus
+from raysim.rayapi.data.preprocessors.base import FitStatus, Preprocessor
 
 _log = logging.getLogger(__name__)
 
