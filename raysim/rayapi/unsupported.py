@@ -111,7 +111,7 @@ NAMES: dict[str, str] = {
         "StateApiClient", "get_log", "list_cluster_events", "list_logs", "list_runtime_envs",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Experiment", "ProgressReporter", "create_searcher",
+        "Experiment", "ProgressReporter",
         "run_experiments", "integration", "experiment.Experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
         "progress_reporter.ProgressReporter", "utils", "examples", "automl", "cli", "constants",
@@ -124,7 +124,7 @@ NAMES: dict[str, str] = {
         "resource_changing_scheduler",
     )},
     **{f"ray.tune.search.{name}": _TUNE for name in (
-        "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "create_searcher",
+        "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher",
     )},
     **{f"ray.serve.{name}": _SERVE for name in (
         "_private", "async_inference_autoscaling_policy", "taskiq_task_processor",

@@ -367,7 +367,7 @@ class Dataset(Columnar):
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
         made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
-        self.ran, made.ran, made._name = ran, ran, self._name
+        self.ran, made.ran, made._name = ran, ran, self._name  # noqa: SLF001  (its own class)
         return made
 
     stats = stats.stats

@@ -1,6 +1,7 @@
 """What values options may have: models of pydantic, as Ray's are, so that errors are the same.
 
-Real counterpart: ``AutoscalingConfig``, ``HTTPOptions``, ``gRPCOptions`` of ``python/ray/serve/config.py``, ``DeploymentConfig`` and
+Real counterpart: ``AutoscalingConfig``, ``HTTPOptions``, ``gRPCOptions`` of
+``python/ray/serve/config.py``, ``DeploymentConfig`` and
 ``ReplicaConfig`` of ``_private/config.py``, ``validate_route_prefix`` (ray 2.60). Names that Ray's
 models do not know they ignore.
 """
