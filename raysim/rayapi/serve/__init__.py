@@ -11,10 +11,12 @@ from raysim.rayapi.serve.deployment import Application, Deployment, deployment
 from raysim.rayapi.serve.ingress import ingress
 from raysim.rayapi.serve.multiplexing import multiplexed
 from raysim.rayapi.serve.serving import (
+    RunTarget,
     delete,
     get_app_handle,
     get_deployment_handle,
     run,
+    run_many,
     shutdown,
     start,
     status,
@@ -27,6 +29,7 @@ __all__ = [
     "Application",
     "Deployment",
     "HTTPOptions",
+    "RunTarget",
     "batch",
     "config",
     "context",
@@ -42,6 +45,7 @@ __all__ = [
     "multiplexed",
     "rpc",
     "run",
+    "run_many",
     "schema",
     "shutdown",
     "start",

@@ -9,7 +9,8 @@ Serve ends with the driver, which in Ray leaves it running.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -338,6 +339,24 @@ def run(
         threads.join_all()
         raise SystemExit(0)
     return DeploymentHandle(built.config.ingress, name)
+
+
+@dataclass
+class RunTarget:
+    """``serve.RunTarget``: an application and its place."""
+
+    target: Any
+    name: str = DEFAULT_NAME
+    route_prefix: str | None = "/"
+    logging_config: Any = None
+    external_scaler_enabled: bool = False
+
+
+def run_many(targets: Sequence[RunTarget], **options: Any) -> list[DeploymentHandle]:
+    """``serve.run_many``: one after the other."""
+    waits = ("wait_for_ingress_deployment_creation", "wait_for_applications_running")
+    others = {name: value for name, value in options.items() if name not in waits}
+    return [run(each.target, False, each.name, each.route_prefix, **others) for each in targets]
 
 
 def _check_prefix(serve: Serve, name: str, prefix: str | None) -> None:
