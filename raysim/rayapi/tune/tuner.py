@@ -241,7 +241,7 @@ def run(
     failed = [t for t in outcome if t.status != "TERMINATED"]
     if failed and raise_on_failed_trial:
         raise TuneError("Trials did not complete", failed)
-    return ExperimentAnalysis(outcome, folder, metric, mode)
+    return ExperimentAnalysis(folder, trials=outcome, default_metric=metric, default_mode=mode)
 
 
 def _resuming(said: bool | str | None) -> ResumeConfig | None:
