@@ -105,7 +105,7 @@ def _strategy(said: Any) -> Strategy:
     raise ValueError(
         f"Invalid scheduling_strategy value {said}. "
         'Valid values are ["DEFAULT" | "SPREAD" | PlacementGroupSchedulingStrategy | '
-        "NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy]"
+        "NodeAffinitySchedulingStrategy]"
     )
 
 

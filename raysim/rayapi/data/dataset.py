@@ -231,7 +231,10 @@ class Dataset(Columnar):
         beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
         firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
         made = self._then(specs.Union(others=beside), *other)
-        return with_first(made, joined(firsts) if all(firsts) else None)
+        known = [first for first in firsts if first]
+        if len(known) == len(firsts):
+            with_first(made, joined(known))
+        return made
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from raysim.rayapi.serve import configs as config
 from raysim.rayapi.serve import context, exceptions, handle, rpc, schema
 from raysim.rayapi.serve.batching import batch
-from raysim.rayapi.serve.configs import HTTPOptions
 from raysim.rayapi.serve.context import get_multiplexed_model_id, get_replica_context
 from raysim.rayapi.serve.deployment import Application, Deployment, deployment
 from raysim.rayapi.serve.ingress import ingress
@@ -21,6 +20,7 @@ from raysim.rayapi.serve.serving import (
     start,
     status,
 )
+from raysim.rayapi.serve.validation import HTTPOptions
 from raysim.rayapi.unsupported import getattr_of
 
 __getattr__ = getattr_of("ray.serve")

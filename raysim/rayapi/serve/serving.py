@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
-from raysim.rayapi.serve.configs import HTTPOptions, gRPCOptions
 from raysim.rayapi.serve.context import SERVING, DeploymentID
 from raysim.rayapi.serve.deployment import Application, Built, build
 from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeException
@@ -32,7 +31,7 @@ from raysim.rayapi.serve.statuses import (
     ProxyStatus,
     ServeStatus,
 )
-from raysim.rayapi.serve.validation import check_route_prefix
+from raysim.rayapi.serve.validation import HTTPOptions, check_route_prefix, gRPCOptions
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.nodes import cluster_nodes

@@ -37,7 +37,7 @@ class PreprocessorNotFittedException(RuntimeError):  # noqa: N818  (Ray's name)
     """``fit`` has to come first."""
 
 
-class FitStatus(StrEnum):
+class Status(StrEnum):
     """Whether there is something to fit, and whether it is."""
 
     NOT_FITTABLE = "NOT_FITTABLE"
@@ -46,10 +46,13 @@ class FitStatus(StrEnum):
     FITTED = "FITTED"
 
 
+Status.__name__ = Status.__qualname__ = "FitStatus"  # as it prints itself
+
+
 class Preprocessor:
     """``ray.data.preprocessor.Preprocessor``."""
 
-    FitStatus = FitStatus
+    FitStatus = Status
     _is_fittable = True
     _shown: tuple[str, ...] = ()
     """Attributes that ``repr`` tells."""
@@ -64,19 +67,19 @@ class Preprocessor:
 
     # ---- fitting ---------------------------------------------------------------------------------
 
-    def fit_status(self) -> FitStatus:
+    def fit_status(self) -> Status:
         """Fitted is also what has attributes that end in ``_``."""
         if not self._is_fittable:
-            return FitStatus.NOT_FITTABLE
+            return Status.NOT_FITTABLE
         made = any(value for name, value in vars(self).items() if name.endswith("_"))
-        return FitStatus.FITTED if getattr(self, "_fitted", False) or made else FitStatus.NOT_FITTED
+        return Status.FITTED if getattr(self, "_fitted", False) or made else Status.NOT_FITTED
 
     def fit(self, ds: Any) -> Preprocessor:
         """Learn from a dataset; what was learnt before is forgotten."""
         status = self.fit_status()
-        if status is FitStatus.NOT_FITTABLE:
+        if status is Status.NOT_FITTABLE:
             return self
-        if status is not FitStatus.NOT_FITTED:
+        if status is not Status.NOT_FITTED:
             warnings.warn(
                 "`fit` has already been called on the preprocessor (or at least one contained "
                 "preprocessors if this is a chain). All previously fitted state will be "
@@ -97,7 +100,7 @@ class Preprocessor:
         return bool(getattr(self, "stats_", None))
 
     def _must_be_fitted(self, message: str) -> None:
-        if self.fit_status() in (FitStatus.PARTIALLY_FITTED, FitStatus.NOT_FITTED):
+        if self.fit_status() in (Status.PARTIALLY_FITTED, Status.NOT_FITTED):
             raise PreprocessorNotFittedException(message)
 
     # ---- applying --------------------------------------------------------------------------------

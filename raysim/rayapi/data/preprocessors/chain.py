@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.preprocessors.base import FitStatus, Preprocessor
+from raysim.rayapi.data.preprocessors.base import Preprocessor, Status
 
 _log = logging.getLogger(__name__)
 
@@ -26,16 +26,16 @@ class Chain(Preprocessor):
         """Of all."""
         return f"Chain({', '.join(map(repr, self.preprocessors))})"
 
-    def fit_status(self) -> FitStatus:
+    def fit_status(self) -> Status:
         """Of all that can be fitted."""
         states = [p.fit_status() for p in self.preprocessors]
-        to_fit = [s for s in states if s is not FitStatus.NOT_FITTABLE]
+        to_fit = [s for s in states if s is not Status.NOT_FITTABLE]
         if not to_fit:
-            return FitStatus.NOT_FITTABLE
-        fitted = [s for s in to_fit if s is FitStatus.FITTED]
+            return Status.NOT_FITTABLE
+        fitted = [s for s in to_fit if s is Status.FITTED]
         if len(fitted) == len(to_fit):
-            return FitStatus.FITTED
-        return FitStatus.PARTIALLY_FITTED if fitted else FitStatus.NOT_FITTED
+            return Status.FITTED
+        return Status.PARTIALLY_FITTED if fitted else Status.NOT_FITTED
 
     def _fit(self, ds: Any) -> Preprocessor:
         *before, last = self.preprocessors
