@@ -195,6 +195,19 @@ class _WrongOutputError(Exception):
 
 def _batch(answer: Any) -> Columns:
     """As ``_validate_batch_output`` of the file above, and Arrow after it."""
+    if isinstance(answer, list):
+        raise _WrongOutputError(
+            f"Error validating {_shown(answer)}: Returning a list of objects from `map_batches` "
+            "is not allowed in Ray 2.5. To return Python objects, wrap them in a named dict field, "
+            "e.g., return `{'results': objects}` instead of just `objects`."
+        )
+    if not (isinstance(answer, Mapping) or hasattr(answer, "columns")):
+        raise _WrongOutputError(
+            "The `fn` you passed to `map_batches` returned a value of type "
+            f"{type(answer)}. This isn't allowed -- `map_batches` expects `fn` to return a "
+            "`pandas.DataFrame`, `pyarrow.Table`, `cudf.DataFrame`, `numpy.ndarray`, `list`, or "
+            "`dict[str, numpy.ndarray]`."
+        )
     for name, values in answer.items() if isinstance(answer, dict) else ():
         if not isinstance(values, list) and not hasattr(values, "__array__"):
             raise _WrongOutputError(

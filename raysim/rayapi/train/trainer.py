@@ -105,7 +105,7 @@ class Result:
         checkpoint, metrics = known(latest) if latest else (None, None)
         return cls(metrics, checkpoint, None, str(folder), best)
 
-    def _keep(self) -> None:
+    def _keep(self, best: list[tuple[Checkpoint, dict[str, Any]]]) -> None:
         """Leave the list of checkpoints, as Ray's ``CheckpointManager`` does."""
 
         def entry(checkpoint: Checkpoint, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Result:
             return {"version": 0, "checkpoint_dir_name": name, "metrics": metrics}
 
         said = {
-            "checkpoint_results": [entry(*each) for each in self.best_checkpoints or ()],
+            "checkpoint_results": [entry(*each) for each in best],
             "latest_checkpoint_result": (
                 entry(self.checkpoint, self.metrics or {}) if self.checkpoint else None
             ),
@@ -269,7 +269,7 @@ class DataParallelTrainer:
             raise refused
         keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
         result = _result(outcome, str(run.folder), keep)
-        result._keep()  # noqa: SLF001  (its own)
+        result._keep([(c.data, dict(m)) for c, m in outcome.best])  # noqa: SLF001  (its own)
         _delete(run, outcome, left)
         error = _error_of(outcome)
         if error is not None:

@@ -58,7 +58,7 @@ def unions():
     half = ray.data.from_items([{"x": 1.5, "z": None}])
     print(one.union(half).schema())
     words = ray.data.from_items([{"v": "cab"[i % 3]} for i in range(6)], override_num_blocks=2)
-    print(words.union(ray.data.from_items([{"v": None}])).aggregate(ValueCounter("v")))
+    print(words.aggregate(ValueCounter("v")))
 
 
 def outputs():
