@@ -179,7 +179,13 @@ def joined(parts: Iterable[Columns]) -> Columns:
         return found[0] if found else {}
     names = dict.fromkeys(name for part in found for name in part)
     made = {name: _joined([_of_part(part, name) for part in found]) for name in names}
-    return _like(found[0], made) if all(isinstance(part, Framed) for part in found) else made
+    frames = [part.dtypes for part in found if isinstance(part, Framed)]
+    if len(frames) < len(found):
+        return made
+    said = {name: {str(dtypes.get(name)): dtypes.get(name) for dtypes in frames} for name in names}
+    return Framed(
+        made, {n: next(iter(d.values())) if len(d) == 1 else None for n, d in said.items()}
+    )
 
 
 def _of_part(part: Columns, name: str) -> Array:
