@@ -44,7 +44,8 @@ def framed(frame: Any) -> Columns:
     return Framed(from_batch(frame), {str(n): frame[n].dtype for n in frame.columns})
 
 
-def _like(columns: Columns, made: Columns) -> Columns:
+def like(columns: Columns, made: Columns) -> Columns:
+    """``made`` of some columns is a frame where these were one."""
     return Framed(made, columns.dtypes) if isinstance(columns, Framed) else made
 
 
@@ -164,12 +165,12 @@ def to_rows(columns: Columns) -> Iterator[dict[str, Any]]:
 
 def sliced(columns: Columns, begin: int, end: int) -> Columns:
     """Rows from ``begin`` to ``end``."""
-    return _like(columns, {name: array[begin:end] for name, array in columns.items()})
+    return like(columns, {name: array[begin:end] for name, array in columns.items()})
 
 
 def taken(columns: Columns, rows: Any) -> Columns:
     """Rows by their numbers, or by a mask."""
-    return _like(columns, {name: array[rows] for name, array in columns.items()})
+    return like(columns, {name: array[rows] for name, array in columns.items()})
 
 
 def joined(parts: Iterable[Columns]) -> Columns:
@@ -353,6 +354,8 @@ def from_batch(batch: Any) -> Columns:
     ValueError
         It is none of the kinds that Ray takes.
     """
+    if isinstance(batch, Framed):
+        return batch
     if isinstance(batch, Mapping):
         return {
             str(n): v if isinstance(v, np.ndarray) and not _of_arrays(v) else column_of(list(v))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.library_code import session_here
 
 _DICT = "dict_checkpoint.pkl"
 """Of a ``save_checkpoint`` that has returned a dictionary."""
@@ -51,10 +51,11 @@ class ByHand:
 
     def train(self) -> dict[str, Any]:
         """One ``step``, and what is filled in."""
-        began_s = time.time()
+        session = session_here()
+        began_ns = session.now_ns
         result = self.step()
         assert isinstance(result, dict), "step() needs to return a dict."
-        took_s = result.get("time_this_iter_s") or time.time() - began_s
+        took_s = result.get("time_this_iter_s") or (session.now_ns - began_ns) / 1e9
         self._iteration += 1
         self._time_total_s += took_s
         self._last = {

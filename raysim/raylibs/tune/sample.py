@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raysim.kernel.rng import random_of
+
 How = Literal["uniform", "loguniform", "normal"]
 
 
@@ -32,7 +34,7 @@ class Float:
     def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
         """One value, or an array of ``size``; a list of quantized ones."""
         del config
-        rng = _generator(random_state)
+        rng = random_of(random_state)
         if self.q is None:
             found = self._draw(rng, self.lower, self.upper, size)
             return found if size > 1 else float(found[0])
@@ -88,7 +90,7 @@ class Integer:
     def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
         """One value, or an array of ``size``; a list of quantized ones."""
         del config
-        rng = _generator(random_state)
+        rng = random_of(random_state)
         if self.q is None:
             found = self._draw(rng, self.lower, self.upper, size)
             return found if size > 1 else int(found[0])
@@ -132,7 +134,7 @@ class Categorical:
     def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
         """One value, or a list of ``size``."""
         del config
-        numbers = _generator(random_state).choice(np.arange(0, len(self.categories)), size=size)
+        numbers = random_of(random_state).choice(np.arange(0, len(self.categories)), size=size)
         found = [self.categories[int(n)] for n in numbers]
         return found if size > 1 else found[0]
 
@@ -192,13 +194,6 @@ Domain = Float | Integer | Categorical | Function
 def is_domain(value: object) -> bool:
     """Whether it is to be sampled."""
     return isinstance(value, Float | Integer | Categorical | Function)
-
-
-def _generator(random_state: Any) -> Any:
-    """numpy's own draws, those of a generator, or of a new one with a seed."""
-    if random_state is None:
-        return np.random
-    return np.random.default_rng(random_state) if isinstance(random_state, int) else random_state
 
 
 def _grid_index(bound: float, q: float, inwards: Callable[[float], Any]) -> Any:
