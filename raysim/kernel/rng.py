@@ -8,7 +8,7 @@ platforms and numpy versions (NEP 19).
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -47,3 +47,15 @@ def generator(seed: int) -> Generator:
     from numpy.random import default_rng
 
     return default_rng(seed)
+
+
+def random_of(said: Any) -> Any:
+    """What a program's own ``random_state=`` draws from: a generator, or one of a seed.
+
+    Without any it is numpy's module of draws, which every process of a program seeds for itself.
+    """
+    import numpy as np
+
+    if said is None:
+        return np.random
+    return np.random.default_rng(said) if isinstance(said, int) else said

@@ -61,6 +61,11 @@ class ClassInfo:
         self.number = next(ClassInfo._numbers)
         ClassInfo.known[self.number] = self
 
+    @property
+    def class_name(self) -> str:
+        """As Ray's descriptors have it: with what it is defined in."""
+        return self.kind.__qualname__
+
 
 _NUMBER_BYTES = 4
 HandleOptions = tuple[int, int]
@@ -116,7 +121,7 @@ class ActorHandle:
         return self._ray_actor_id
 
     def __repr__(self) -> str:
-        return f"Actor({self._info.name}, {self._ray_actor_id.hex()})"
+        return f"Actor({self._info.class_name}, {self._ray_actor_id.hex()})"
 
     def __hash__(self) -> int:
         return hash(self._ray_actor_id)

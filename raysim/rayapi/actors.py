@@ -59,7 +59,7 @@ class ActorClass:
             if isinstance(base, ActorClass):
                 raise ActorClassInheritanceException(
                     f"Attempted to define subclass '{name}' of actor class "
-                    f"'{base._info.name}'. Inheriting from actor classes is not currently "
+                    f"'{base._info.class_name}'. Inheriting from actor classes is not currently "
                     "supported. You can instead inherit from a non-actor base class and make the "
                     "derived class an actor class (with @ray.remote)."
                 )
@@ -90,7 +90,8 @@ class ActorClass:
         """Not like this."""
         raise TypeError(
             "Actors cannot be instantiated directly. "
-            f"Instead of '{self._info.name}()', use '{self._info.name}.remote()'."
+            f"Instead of '{self._info.class_name}()', "
+            f"use '{self._info.class_name}.remote()'."
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,7 +103,7 @@ class ActorClass:
         return ()
 
     def __repr__(self) -> str:
-        return f"ActorClass({self._info.name})"
+        return f"<{self._info.module}.ActorClass({self._info.name}) object at {id(self):#x}>"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

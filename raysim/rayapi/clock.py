@@ -143,11 +143,22 @@ class _VirtualDatetime(_RealDatetime, metaclass=_AlsoReal):
     def __reduce__(self) -> Any:
         return _RealDatetime.__reduce__(self)
 
+    def __repr__(self) -> str:
+        return _in_module(_VirtualDatetime, self, _RealDatetime.__repr__(self))
+
 
 class _VirtualDate(_RealDate, metaclass=_AlsoReal):
     @classmethod
     def today(cls) -> Any:
         return _VirtualDatetime.now().date()
+
+    def __repr__(self) -> str:
+        return _in_module(_VirtualDate, self, _RealDate.__repr__(self))
+
+
+def _in_module(kind: type, value: object, said: str) -> str:
+    """What C says of itself, as it does of its own classes and not of a program's."""
+    return f"datetime.{said}" if type(value) is kind else said
 
 
 _VirtualDatetime.__name__ = _VirtualDatetime.__qualname__ = "datetime"

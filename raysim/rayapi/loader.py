@@ -189,6 +189,7 @@ def _libraries() -> dict[str, ModuleType]:
         "ray.train": train, "ray.train.torch": train_torch,
         "ray.train.huggingface": train_hf, "ray.train.huggingface.transformers": train_hf,
         "ray.train.lightning": train_pl, "ray.train.data_parallel_trainer": train,
+        "ray.train.collective": train.collective,
         "ray.train.error": train, "ray.train.v2": train,
         "ray.train.v2.api": ModuleType("ray.train.v2.api"),
         **_submodules("ray.train.v2.api", train, _TRAIN_V2),

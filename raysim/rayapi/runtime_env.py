@@ -73,18 +73,39 @@ def validate(fields: dict[str, Any]) -> None:
                     "runtime_env['env_vars'] must be of type Dict[str, str], but the value "
                     f"{value} is of type {type(value)}"
                 )
-    if fields.get("conda") and fields.get("pip"):
+    if sum(bool(fields.get(name)) for name in ("conda", "pip", "uv")) > 1:
         raise ValueError(
-            "The 'pip' field and 'conda' field of runtime_env cannot both be specified.\n"
-            f"specified pip field: {fields['pip']}\nspecified conda field: {fields['conda']}\n"
+            "The 'pip' field, 'uv' field, and 'conda' field of runtime_env cannot be specified at "
+            "the same time.\n"
+            f"specified pip field: {fields.get('pip')}\n"
+            f"specified conda field: {fields.get('conda')}\n"
+            f"specified uv field: {fields.get('uv')}\n"
             "To use pip with conda, please only set the 'conda' field, and specify your pip "
             "dependencies within the conda YAML config dict: see "
             "https://conda.io/projects/conda/en/latest/user-guide/tasks/"
             "manage-environments.html#create-env-file-manually"
         )
+    timeout_s = (fields.get("config") or {}).get("setup_timeout_seconds")
+    if timeout_s is not None and timeout_s <= 0 and timeout_s != -1:
+        raise ValueError(
+            f"setup_timeout_seconds must be greater than zero or equals to -1, got: {timeout_s}"
+        )
     working_dir = fields.get("working_dir")
     if working_dir is not None and not isinstance(working_dir, str):
         raise TypeError(f"`working_dir` must be a string, got {type(working_dir)}.")
+
+
+def check_places(own: dict[str, Any]) -> None:
+    """Of a task or an actor: folders of this machine are for ``ray.init`` to upload."""
+    for place in [own.get("working_dir"), *(own.get("py_modules") or ())]:
+        if not isinstance(place, str) or "://" in place:
+            continue
+        if not Path(place).exists():
+            raise ValueError(f"{place} is not a valid path.")
+        raise ValueError(
+            f"{place} is not a valid URI. Passing directories or modules to be dynamically "
+            "uploaded is only supported at the job level (i.e., passed to `ray.init`)."
+        )
 
 
 def made_importable(env: dict[str, Any]) -> Path | None:
@@ -107,7 +128,7 @@ def described(env: dict[str, Any]) -> CoreRuntimeEnv | None:
         return None
     working_dir = env.get("working_dir")
     if working_dir and "://" not in working_dir and not Path(working_dir).exists():
-        raise ValueError(f"Path {working_dir} is not a valid path")
+        raise ValueError(f"{working_dir} is not a valid path.")
     return CoreRuntimeEnv(
         key=json.dumps(env, sort_keys=True, default=repr),
         setup_s=sum(SETUP_S.get(name, 0.0) for name in env),

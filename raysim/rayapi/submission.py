@@ -20,6 +20,7 @@ from raysim.rayapi.labels import matches
 from raysim.rayapi.objects import ObjectRef
 from raysim.rayapi.options import resources_of
 from raysim.rayapi.serialization import dump_code, pickled_bytes, serialize
+from raysim.rayapi.state import node_rows
 from raysim.rayapi.util.placement_group import PlacementGroup, group_for
 from raysim.rayapi.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
@@ -37,6 +38,7 @@ from raysim.raycore.tasks import (
     RuntimeEnv,
     Strategy,
 )
+from raysim.raystate.names import node_labels
 
 if TYPE_CHECKING:
     from raysim.rayapi.fibers import Fiber
@@ -103,7 +105,7 @@ def _strategy(said: Any) -> Strategy:
     raise ValueError(
         f"Invalid scheduling_strategy value {said}. "
         'Valid values are ["DEFAULT" | "SPREAD" | PlacementGroupSchedulingStrategy | '
-        "NodeAffinitySchedulingStrategy | NodeLabelSchedulingStrategy]"
+        "NodeAffinitySchedulingStrategy]"
     )
 
 
@@ -147,8 +149,19 @@ def captured_group(fiber: Fiber) -> InPlacementGroup | None:
 
 
 def label_selector(options: dict[str, Any]) -> Any:
-    """``label_selector=`` as the scheduler reads it."""
-    return matches(options.get("label_selector"))
+    """``label_selector=`` as the scheduler reads it.
+
+    Of ``fallback_strategy=`` the first that some node meets now, where none meets the selector; a
+    node that meets it and is busy is waited for.
+    """
+    wanted = matches(options.get("label_selector"))
+    others = options.get("fallback_strategy")
+    if not others:
+        return wanted
+    labels = [node_labels(row) for row in node_rows() if row.state != "DEAD"]
+    choices = [wanted, *(matches(other.get("label_selector")) for other in others)]
+    there = (c for c in choices if any(all(m.matches(of) for m in c) for of in labels))
+    return next(there, wanted)
 
 
 def depends_on_caller(options: dict[str, Any]) -> bool:
@@ -161,15 +174,16 @@ def depends_on_caller(options: dict[str, Any]) -> bool:
 
 def runtime_env(fiber: Fiber, given: Any) -> RuntimeEnv | None:
     """The environment of a task or actor: its own over its parent's."""
+    from raysim.rayapi.runtime_env import check_places, described
+
     own = dict(given or {})
+    check_places(own)
     whole = {**fiber.process.runtime_env, **own}
     env_vars = {**fiber.process.runtime_env.get("env_vars", {}), **own.get("env_vars", {})}
     if env_vars:
         whole["env_vars"] = env_vars
     if not whole:
         return None
-    from raysim.rayapi.runtime_env import described
-
     return described(whole)
 
 

@@ -101,7 +101,7 @@ NAMES: dict[str, str] = {
     **{f"ray.train.{name}": _TRAIN for name in (
         "CheckpointConsistencyMode", "ReportedCheckpoint",
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
-        "get_all_reported_checkpoints", "backend", "base_trainer", "collective", "constants",
+        "get_all_reported_checkpoints", "backend", "base_trainer", "constants",
         "_internal", "context", "examples", "horovod", "lightgbm", "session",
         "tensorflow", "trainer", "utils", "v2._internal", "xgboost", "torch.TorchCheckpoint",
         "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",
@@ -111,7 +111,7 @@ NAMES: dict[str, str] = {
         "StateApiClient", "get_log", "list_cluster_events", "list_logs", "list_runtime_envs",
     )},
     **{f"ray.tune.{name}": _TUNE for name in (
-        "Experiment", "ProgressReporter", "create_searcher",
+        "Experiment", "ProgressReporter",
         "run_experiments", "integration", "experiment.Experiment", "callback.CallbackList",
         "logger.aim", "logger.comet", "logger.mlflow", "logger.wandb", "logger.UnifiedLogger",
         "progress_reporter.ProgressReporter", "utils", "examples", "automl", "cli", "constants",
@@ -124,12 +124,12 @@ NAMES: dict[str, str] = {
         "resource_changing_scheduler",
     )},
     **{f"ray.tune.search.{name}": _TUNE for name in (
-        "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher", "create_searcher",
+        "Repeater", "SearchAlgorithm", "SearchGenerator", "Searcher",
     )},
     **{f"ray.serve.{name}": _SERVE for name in (
         "_private", "async_inference_autoscaling_policy", "taskiq_task_processor",
-        "ControllerOptions", "RunTarget", "TracingConfig", "get_deployment_actor",
-        "get_deployment_actor_context", "get_trace_context", "run_many", "shutdown_async",
+        "ControllerOptions", "TracingConfig", "get_deployment_actor",
+        "get_deployment_actor_context", "get_trace_context", "shutdown_async",
         "autoscaling_policy", "batching", "dag", "experimental", "gang", "generated",
         "gradio_integrations", "multiplex", "request_router",
         "scripts", "task_consumer", "task_processor", "utils",
@@ -147,7 +147,7 @@ NAMES: dict[str, str] = {
         "build_dp_deployment", "build_dp_openai_app",
     )},
     "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
-    "ray.rllib": _RLLIB, "ray.air": _CORE, "ray.llm": _CORE,
+    "ray.rllib": _RLLIB, "ray.air": "configs and report of ray.train or ray.tune", "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()",

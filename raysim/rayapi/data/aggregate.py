@@ -138,6 +138,11 @@ class OfColumn:
         return found
 
 
+def _plain(total: Any) -> Any:
+    """Python's own number; a sum of decimals is one."""
+    return total.tolist() if hasattr(total, "tolist") else total
+
+
 class Sum(OfColumn):
     """``Sum``."""
 
@@ -148,7 +153,7 @@ class Sum(OfColumn):
 
     def of_values(self, values: Any) -> Any:
         """As above."""
-        return values.sum(axis=0).tolist()
+        return _plain(values.sum(axis=0))
 
     def both(self, one: Any, other: Any) -> Any:
         """As above."""
@@ -222,7 +227,7 @@ class Mean(OfColumn):
 
     def of_values(self, values: Any) -> Any:
         """Sum and count."""
-        return values.sum(axis=0).tolist(), len(values)
+        return _plain(values.sum(axis=0)), len(values)
 
     def both(self, one: Any, other: Any) -> Any:
         """As above."""

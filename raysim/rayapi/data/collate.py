@@ -53,7 +53,7 @@ class DefaultCollateFn(NumpyBatchCollateFn):
                     f"Cannot convert column {name!r} of type {array.dtype} to a torch tensor: "
                     "drop it, or give a collate_fn."
                 )
-            kind = self.dtypes.get(name) if isinstance(self.dtypes, dict) else self.dtypes
+            kind = self.dtypes[name] if isinstance(self.dtypes, dict) else self.dtypes
             tensor = torch.from_numpy(np.array(array))
             return tensor if kind is None else tensor.to(kind)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.clock import import_pandas, import_unpatched
+from raysim.rayapi.clock import import_pandas, import_unpatched, real_datetime
 from raysim.rayapi.unsupported import NotEmulatedError
 
 Array = np.ndarray[Any, Any]
@@ -24,8 +24,29 @@ _SCALARS = (int, float, bool, str, bytes, np.generic)
 _IS_TENSOR = b"tensor"
 _TENSOR = {_IS_TENSOR: b"1"}
 """In the metadata of a field of Arrow's whose lists are tensors."""
+_TIMES = {"date": "datetime64[D]", "timedelta": "timedelta64[us]"}
+"""Those that numpy has, by the name of Python's."""
 FORMATS = ("pandas", "pyarrow", "numpy", "cudf", None)
 """``VALID_BATCH_FORMATS``; ``default`` stands for ``numpy``."""
+
+
+class Framed(dict[str, Array]):
+    """Columns of a block that is a DataFrame: it came as one, and no function has had it since."""
+
+    def __init__(self, columns: Columns, dtypes: Mapping[str, Any]) -> None:
+        super().__init__(columns)
+        self.dtypes = dtypes
+        """Of pandas, by column."""
+
+
+def framed(frame: Any) -> Columns:
+    """Of a DataFrame that keeps its dtypes."""
+    return Framed(from_batch(frame), {str(n): frame[n].dtype for n in frame.columns})
+
+
+def like(columns: Columns, made: Columns) -> Columns:
+    """``made`` of some columns is a frame where these were one."""
+    return Framed(made, columns.dtypes) if isinstance(columns, Framed) else made
 
 
 def rows_of(columns: Columns) -> int:
@@ -86,11 +107,11 @@ def is_map(value: Any) -> bool:
 
 def _of_series(series: Any) -> Array:
     """Of pandas: what it takes for missing is missing."""
-    values, gone = series.to_list(), series.isna()
-    if not gone.any():
-        return column_of(values)
-    there = [v.to_pydatetime() if hasattr(v, "to_pydatetime") else v for v in values]
-    return column_of([None if g else v for v, g in zip(there, gone, strict=True)])
+    if series.dtype == object:
+        gone = series.isna()
+        values = zip(series.to_list(), gone, strict=True)
+        return column_of([None if g else v for v, g in values])
+    return _of_arrow(arrow("a DataFrame").array(series, from_pandas=True))
 
 
 def _of_arrays(column: Array) -> bool:
@@ -144,12 +165,12 @@ def to_rows(columns: Columns) -> Iterator[dict[str, Any]]:
 
 def sliced(columns: Columns, begin: int, end: int) -> Columns:
     """Rows from ``begin`` to ``end``."""
-    return {name: array[begin:end] for name, array in columns.items()}
+    return like(columns, {name: array[begin:end] for name, array in columns.items()})
 
 
 def taken(columns: Columns, rows: Any) -> Columns:
     """Rows by their numbers, or by a mask."""
-    return {name: array[rows] for name, array in columns.items()}
+    return like(columns, {name: array[rows] for name, array in columns.items()})
 
 
 def joined(parts: Iterable[Columns]) -> Columns:
@@ -158,7 +179,14 @@ def joined(parts: Iterable[Columns]) -> Columns:
     if len(found) <= 1:
         return found[0] if found else {}
     names = dict.fromkeys(name for part in found for name in part)
-    return {name: _joined([_of_part(part, name) for part in found]) for name in names}
+    made = {name: _joined([_of_part(part, name) for part in found]) for name in names}
+    frames = [part.dtypes for part in found if isinstance(part, Framed)]
+    if len(frames) < len(found):
+        return made
+    said = {name: {str(dtypes.get(name)): dtypes.get(name) for dtypes in frames} for name in names}
+    return Framed(
+        made, {n: next(iter(d.values())) if len(d) == 1 else None for n, d in said.items()}
+    )
 
 
 def _of_part(part: Columns, name: str) -> Array:
@@ -186,9 +214,7 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
             f"The given batch format {batch_format} isn't allowed (must be one of {list(FORMATS)})."
         )
     if batch_format == "pandas":
-        return import_pandas().DataFrame(
-            {n: list(a) if a.ndim > 1 else _numbers(a) for n, a in columns.items()}
-        )
+        return _frame_of(columns)
     if batch_format == "pyarrow":
         return to_arrow(columns)
     if batch_format == "cudf":
@@ -198,9 +224,37 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
     return {name: _plain(array) for name, array in columns.items()}
 
 
+def _frame_of(columns: Columns) -> Any:
+    """A DataFrame: of one as it was, else with Arrow's dtypes but for tensors and nulls."""
+    pd, pa = import_pandas(), arrow("a DataFrame")
+    if isinstance(columns, Framed):
+        return pd.DataFrame({
+            n: pd.Series(list(a) if a.ndim > 1 else _numbers(a), dtype=columns.dtypes[n])
+            for n, a in columns.items()
+        })  # fmt: skip
+
+    def of(array: Array) -> Any:
+        if array.ndim > 1 or _of_arrays(array):
+            return pd.Series(list(array), dtype=object)
+        try:
+            made = _arrow_array(pa, array)
+        except pa.ArrowException:
+            return pd.Series(array, dtype=object)
+        if pa.types.is_null(made.type):
+            return pd.Series(array, dtype=object)
+        return pd.Series(pd.arrays.ArrowExtensionArray(made), copy=False)
+
+    return pd.DataFrame({name: of(array) for name, array in columns.items()}, copy=False)
+
+
 def _plain(array: Array) -> Array:
     """As Arrow's columns come out as numpy's: texts are objects, lists are arrays."""
     first = next((v for v in array if v is not None), None) if array.dtype == object else None
+    kind = type(first).__name__  # a program's classes of dates are its own
+    if kind in _TIMES:
+        return array.astype(_TIMES[kind])
+    if kind == "Decimal":
+        return objects_of(_arrow_array(arrow("a decimal"), array).to_pylist())
     if isinstance(first, list):
         return objects_of([np.asarray(v) if isinstance(v, list) else v for v in array])
     if array.dtype.kind in "iuf":  # Arrow's own memory: nobody may write into it
@@ -250,15 +304,23 @@ def from_arrow(table: Any) -> Columns:
     """Of a ``pyarrow.Table``."""
     found: Columns = {}
     for field, column in zip(table.schema, table.columns, strict=True):
-        name, kind = field.name, str(column.type)
-        if not column.null_count and kind.startswith(("int", "uint", "float", "double", "time")):
-            found[name] = column.to_numpy()
+        if (field.metadata or {}).get(_IS_TENSOR):
+            dtype = _item_dtype(column.type)
+            values = [None if v is None else np.asarray(v, dtype=dtype) for v in column.to_pylist()]
+            found[field.name] = column_of(values)
         else:
-            values = column.to_pylist()
-            if (field.metadata or {}).get(_IS_TENSOR):
-                dtype = _item_dtype(column.type)
-                values = [None if v is None else np.asarray(v, dtype=dtype) for v in values]
-            found[name] = column_of(values)
+            found[field.name] = _of_arrow(column)
+    return found
+
+
+def _of_arrow(column: Any) -> Array:
+    """Of an Arrow's array, or of one in chunks."""
+    kind = str(column.type)
+    plain = kind.startswith(("int", "uint", "float", "double", "time")) and "tz=" not in kind
+    if column.null_count or not plain:
+        with real_datetime():
+            return column_of(column.to_pylist())
+    found: Array = column.to_numpy(zero_copy_only=False)
     return found
 
 
@@ -292,6 +354,8 @@ def from_batch(batch: Any) -> Columns:
     ValueError
         It is none of the kinds that Ray takes.
     """
+    if isinstance(batch, Framed):
+        return batch
     if isinstance(batch, Mapping):
         return {
             str(n): v if isinstance(v, np.ndarray) and not _of_arrays(v) else column_of(list(v))

@@ -24,7 +24,7 @@ from raysim.rayapi.data import (
     writes,
 )
 from raysim.rayapi.data.columnar import Columnar
-from raysim.rayapi.data.columns import Columns, sliced
+from raysim.rayapi.data.columns import Columns, joined, sliced, to_batch
 from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
@@ -71,11 +71,16 @@ class Dataset(Columnar):
         """Objects it is made of stay while it does."""
         self._files = files
         """That it is read from."""
-        self.name: str | None = None
+        self._name: str | None = None
         self._source_row = self._first = first
         """A row of it, where one is known."""
         self.ran: Any = None
         """The last execution of it, or what is known of that."""
+
+    @property
+    def name(self) -> str | None:
+        """As ``set_name`` said."""
+        return self._name
 
     def __reduce__(self) -> Any:
         """Other processes have the same one."""
@@ -94,7 +99,7 @@ class Dataset(Columnar):
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
         made = Dataset(self._spec.then(operation), kept, files=self._files)
-        made._source_row, made.name = self._source_row, self.name
+        made._source_row, made._name = self._source_row, self._name
         return made
 
     def _alike(self, operation: specs.Operation, *others: Dataset) -> Dataset:
@@ -119,6 +124,7 @@ class Dataset(Columnar):
     ) -> Dataset:  # fmt: skip
         """``Dataset.map_batches``."""
         check_batch_size(batch_size, num_gpus)
+        to_batch({}, batch_format)  # whether there is such a format is said at once
         del zero_copy_batch, memory
         options = {
             "fn_args": fn_args, "fn_kwargs": fn_kwargs, "compute": compute, "num_cpus": num_cpus,
@@ -153,6 +159,9 @@ class Dataset(Columnar):
         if (fn is None) == (expr is None):
             raise ValueError("Exactly one of 'fn' or 'expr' must be provided.")
         if expr is None:
+            if not callable(fn):
+                named = type(fn).__name__
+                raise ValueError(f"fn must be a UserDefinedFunction, but got {named} instead.")
             made = self._mapped("Filter", fn, "filter", options)
         else:
             made = predicates.filtered(self, expr, options)
@@ -219,7 +228,13 @@ class Dataset(Columnar):
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        return self._alike(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001  (its own class)
+        beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
+        firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
+        made = self._then(specs.Union(others=beside), *other)
+        known = [first for first in firsts if first]
+        if len(known) == len(firsts):
+            with_first(made, joined(known))
+        return made
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:
@@ -355,7 +370,7 @@ class Dataset(Columnar):
         """``Dataset.materialize``."""
         source, kept, ran = executions.materialized(self._spec)
         made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
-        self.ran, made.ran, made.name = ran, ran, self.name
+        self.ran, made.ran, made._name = ran, ran, self._name  # noqa: SLF001  (its own class)
         return made
 
     stats = stats.stats
@@ -406,7 +421,7 @@ class Dataset(Columnar):
 
     def set_name(self, name: str | None) -> None:
         """``Dataset.set_name``."""
-        self.name = name
+        self._name = name
 
     @property
     def context(self) -> DataContext:

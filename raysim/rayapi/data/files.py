@@ -62,7 +62,9 @@ _EXTENSIONS = {
     "parquet": ("parquet",), "orc": ("orc",), "json": ("json", "jsonl"), "numpy": ("npy",),
     "images": ("png", "jpg", "jpeg", "tif", "tiff", "bmp", "gif"), "webdataset": ("tar",),
 }  # fmt: skip
-_NAMES = {"csv": "CSV", "orc": "ORC", "webdataset": "WebDataset"}
+_NAMES = {
+    "csv": "CSV", "images": "Image", "json": "ArrowJSON", "orc": "ORC", "webdataset": "WebDataset",
+}  # fmt: skip
 _IGNORED = (
     "filesystem", "parallelism", "num_cpus", "num_gpus", "memory", "concurrency",
     "ray_remote_args", "ignore_missing_paths", "arrow_open_stream_args",
@@ -120,12 +122,28 @@ def _read(
                         extensions)  # fmt: skip
     found = []
     for file in files:
-        with real_datetime():
-            columns = with_partitions(load(file), file, partitioning)
+        try:
+            with real_datetime():
+                columns = with_partitions(load(file), file, partitioning)
+        except ValueError as error:
+            if kind == "parquet":  # whose schema the driver reads
+                raise
+            return _failing(name, len(files), error)
         if with_paths:
             columns = {**columns, "path": column_of([str(file)] * rows_of(columns))}
         found.append(columns)
     return _dataset_of(kind, name, files, found, override_num_blocks, seeds)
+
+
+def _failing(name: str, files: int, error: ValueError) -> Dataset:
+    """Of files of which one cannot be read: the tasks will say so."""
+
+    def make(_begin: int, _end: int) -> Columns:
+        raise error
+
+    hook = Reads(session=session_here(), make=make, name=name)
+    source = specs.Source(name=name, rows=files, row_bytes=1.0, files=files, hook=hook)
+    return Dataset(specs.Dataset(source=source))
 
 
 def _dataset_of(
@@ -160,7 +178,10 @@ def _dataset_of(
 def _no_files(kind: str, named: Any, there_are: bool, extensions: Any) -> Exception:
     """As ``FileBasedDatasource`` says it; Parquet's says it otherwise."""
     if kind == "parquet":
-        return FileNotFoundError(f"No input files found to read: {named}.")
+        return ValueError(
+            f"no files found under {named}. Check the path and any configured `partition_filter` "
+            "or `file_extensions` filters."
+        )
     if there_are and extensions:
         return ValueError(
             "No input files found to read with the following file extensions: "
@@ -205,6 +226,7 @@ def read_parquet(
     arrow("read_parquet")
     pq = import_unpatched("pyarrow.parquet")
     schema = options.pop("schema", None)
+    options.pop("filters", None)  # Ray 2.60 hands it on to nobody: all rows are read
 
     def load(file: Path) -> Columns:
         return from_arrow(pq.read_table(file, columns=columns, schema=schema, partitioning=None))
@@ -222,7 +244,17 @@ def read_csv(
     arrow("read_csv")
     csv = import_unpatched("pyarrow.csv")
     said = {name: options.pop(name, None) for name in _CSV}
-    load = lambda file: from_arrow(csv.read_csv(file, **said))  # noqa: E731
+
+    def load(file: Path) -> Columns:
+        try:
+            return from_arrow(csv.read_csv(file, **said))
+        except import_unpatched("pyarrow").ArrowInvalid as error:
+            raise ValueError(
+                f"Failed to read CSV file: {file}. Please check the CSV file has correct format, "
+                "or filter out non-CSV file with 'partition_filter' field. See read_csv() "
+                "documentation for more details."
+            ) from error
+
     options["partitioning"] = partitioning
     return _read("csv", paths, load, override_num_blocks, options)
 
@@ -301,6 +333,13 @@ def read_images(
     override_num_blocks: int | None = None, **options: Any,
 ) -> Dataset:  # fmt: skip
     """``ray.data.read_images``: arrays of height, width and channels."""
+    if size is not None and len(size) != 2:
+        raise ValueError(
+            "Expected `size` to contain two integers for height and width, but got "
+            f"{len(size)} integers instead."
+        )
+    if size is not None and min(size) <= 0:
+        raise ValueError(f"Expected `size` to contain positive integers, but got {size} instead.")
     return _read("images", paths, partial(_image, size, mode), override_num_blocks, options)
 
 
@@ -323,7 +362,10 @@ def _image(size: tuple[int, int] | None, mode: str | None, file: Path) -> Column
         image_of = import_unpatched("PIL.Image")
     except ImportError as error:
         raise ImportError("read_images needs Pillow: pip install Pillow") from error
-    image = image_of.open(BytesIO(file.read_bytes()))
+    try:
+        image = image_of.open(BytesIO(file.read_bytes()))
+    except image_of.UnidentifiedImageError as error:
+        raise ValueError(f"PIL couldn't load image file at path '{file}'.") from error
     if size is not None:
         height, width = size
         image = image.resize((width, height), resample=image_of.BILINEAR)

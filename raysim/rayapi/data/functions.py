@@ -194,10 +194,39 @@ class _WrongOutputError(Exception):
 
 
 def _batch(answer: Any) -> Columns:
+    """As ``_validate_batch_output`` of the file above, and Arrow after it."""
+    if isinstance(answer, list):
+        raise _WrongOutputError(
+            f"Error validating {_shown(answer)}: Returning a list of objects from `map_batches` "
+            "is not allowed in Ray 2.5. To return Python objects, wrap them in a named dict field, "
+            "e.g., return `{'results': objects}` instead of just `objects`."
+        )
+    if not (isinstance(answer, Mapping) or hasattr(answer, "columns")):
+        raise _WrongOutputError(
+            "The `fn` you passed to `map_batches` returned a value of type "
+            f"{type(answer)}. This isn't allowed -- `map_batches` expects `fn` to return a "
+            "`pandas.DataFrame`, `pyarrow.Table`, `cudf.DataFrame`, `numpy.ndarray`, `list`, or "
+            "`dict[str, numpy.ndarray]`."
+        )
+    for name, values in answer.items() if isinstance(answer, dict) else ():
+        if not isinstance(values, list) and not hasattr(values, "__array__"):
+            raise _WrongOutputError(
+                f"Error validating {_shown(answer)}: The `fn` you passed to `map_batches` returned "
+                "a `dict`. `map_batches` expects all `dict` values to be `list` or `np.ndarray` "
+                f"type, but the value corresponding to key {name!r} is of type {type(values)}. To "
+                f"fix this issue, convert the {type(values)} to a `np.ndarray`."
+            )
     try:
-        return from_batch(answer)
+        made = from_batch(answer)
     except ValueError as error:
         raise _WrongOutputError(*error.args) from None
+    rows = rows_of(made)
+    for number, (name, column) in enumerate(made.items()):
+        if len(column) != rows:
+            raise _WrongOutputError(
+                f"Column {number} named {name} expected length {rows} but got length {len(column)}"
+            )
+    return made
 
 
 def _items(answer: Any) -> Iterable[Any]:
@@ -210,12 +239,16 @@ def _row(answer: Any) -> Any:
     """As ``_validate_row_output`` of the file above."""
     if isinstance(answer, Mapping):
         return answer
-    shown = str(answer)
     raise _WrongOutputError(
-        f"Error validating {shown[:200] + '...' if len(shown) > 200 else shown}: Standalone Python "
+        f"Error validating {_shown(answer)}: Standalone Python "
         "objects are not allowed in Ray >= 2.5. To return Python objects from map(), wrap them in "
         "a dict, e.g., return `{'item': item}` instead of just `item`."
     )
+
+
+def _shown(answer: Any) -> str:
+    text = str(answer)
+    return text[:200] + "..." if len(text) > 200 else text
 
 
 def _is_async(cls: Any) -> bool:

@@ -75,11 +75,11 @@ def _codes(column: Array, *, down: bool) -> Array:
 
 
 def sort(columns: Columns, key: SortKey) -> Columns:
-    """All rows in order; those alike stay as they were."""
+    """All rows in order, as Arrow has them; those alike stay as they were."""
     if not rows_of(columns):
         return columns
     key.check(list(columns))
-    return taken(columns, np.argsort(ranks(columns, key), kind="stable"))
+    return dict(taken(columns, np.argsort(ranks(columns, key), kind="stable")))
 
 
 def sample(columns: Columns, key: SortKey, count: int, rng: Any) -> Columns:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from raysim.kernel.rng import Streams
-from raysim.rayapi.data.columns import Columns, rows_of, taken
+from raysim.rayapi.data.columns import Columns, like, rows_of, taken
 from raysim.rayapi.data.keys import mark_of
 
 Projection = Callable[[Any], Any]
@@ -56,7 +56,7 @@ def selecting(columns: Any) -> Projection:
         )
 
     def select_columns(batch: Columns) -> Columns:
-        return {name: batch[name] for name in names}
+        return like(batch, {name: batch[name] for name in names})
 
     return select_columns
 

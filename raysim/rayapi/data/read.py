@@ -18,6 +18,7 @@ from raysim.rayapi.data import executions
 from raysim.rayapi.data.columns import (
     Columns,
     bytes_of,
+    framed,
     from_batch,
     from_rows,
     joined,
@@ -32,18 +33,18 @@ from raysim.rayapi.library_code import play, session_here
 from raysim.rayapi.submission import put_payload
 from raysim.raycore.tasks import Payload
 from raysim.raylibs.data import specs
-from raysim.raylibs.data.blocks import Block, evenly
+from raysim.raylibs.data.blocks import Block, shared_out
 from raysim.raylibs.data.executor import available_cpus
 
 
 def dataset_of(
     name: str, rows: int, row_bytes: float, make: Callable[[int, int], Columns],
-    override_num_blocks: int | None, first: Columns,
+    override_num_blocks: int | None, first: Columns, *, stepped: bool = False,
 ) -> Dataset:  # fmt: skip
     """Rows that ``make(begin, end)`` makes in the tasks that read them; ``first`` is one."""
     source = specs.Source(
         name=name, rows=rows, row_bytes=row_bytes, override_num_blocks=override_num_blocks,
-        slices=sliced_columns,
+        slices=sliced_columns, stepped=stepped,
         hook=Reads(session=session_here(), make=make, name=name),
     )  # fmt: skip
     return Dataset(specs.Dataset(source=source), first=first)
@@ -66,6 +67,7 @@ def range(  # noqa: A001  (Ray's name)
         lambda a, b: {"id": np.arange(a, b)},
         blocks,
         {"id": np.zeros(1, int)},
+        stepped=True,
     )
 
 
@@ -83,7 +85,8 @@ def range_tensor(
         return {"data": numbers * ones}
 
     blocks = override_num_blocks or (parallelism if parallelism > 0 else None)
-    return dataset_of("ReadRange", n, 8.0 * math.prod(shape), make, blocks, make(0, 1))
+    row_bytes = 8.0 * math.prod(shape)
+    return dataset_of("ReadRange", n, row_bytes, make, blocks, make(0, 1), stepped=True)
 
 
 ROWS_OF_SCHEMA = 100
@@ -111,7 +114,7 @@ def _in_memory(columns: Columns, blocks: int) -> MaterializedDataset:
 
 def _shares(rows: int, blocks: int) -> list[tuple[int, int]]:
     """Where each of equal blocks begins and ends."""
-    parts = evenly(rows, 0, blocks) if rows else []
+    parts = shared_out(rows, 0, blocks) if rows else []
     ends = itertools.accumulate(part.rows for part in parts)
     return [(end - part.rows, end) for part, end in zip(parts, ends, strict=True)]
 
@@ -137,10 +140,15 @@ def from_numpy(ndarrays: Any) -> MaterializedDataset:
 
 
 @program_call
-def from_pandas(dfs: Any) -> MaterializedDataset:
-    """``ray.data.from_pandas``."""
+def from_pandas(dfs: Any, override_num_blocks: int | None = None) -> MaterializedDataset:
+    """``ray.data.from_pandas``: a block of each, or of all together as many as are asked for."""
     frames = dfs if isinstance(dfs, list) else [dfs]
-    return put_blocks([from_batch(frame) for frame in frames])
+    parts = [framed(frame) for frame in frames]
+    if override_num_blocks is not None:
+        whole = joined(parts)
+        shares = _shares(rows_of(whole), override_num_blocks)
+        parts = [sliced_columns(whole, begin, end) for begin, end in shares]
+    return put_blocks(parts)
 
 
 @program_call
@@ -180,4 +188,5 @@ def from_huggingface(dataset: Any, *, override_num_blocks: int | None = None, **
     if not hasattr(dataset, "with_format") or hasattr(dataset, "keys"):
         raise TypeError(f"`dataset` must be a `datasets.Dataset`, but got {type(dataset)}")
     table = dataset.with_format("arrow")[:]
-    return _in_memory(columns_of_arrow(table), override_num_blocks or 1)
+    columns = columns_of_arrow(table) if hasattr(table, "schema") else from_batch(table)
+    return _in_memory(columns, override_num_blocks or 1)

@@ -82,6 +82,8 @@ def _by_name(known: list[Any]) -> str | None:
     kinds = {type(value).__name__ for value in known}
     if kinds == {"date"}:
         return "date32[day]"
+    if kinds == {"time"}:
+        return "time64[us]"
     if kinds == {"timedelta"}:
         return "duration[us]"
     if kinds == {"Decimal"}:
@@ -95,6 +97,9 @@ def _by_name(known: list[Any]) -> str | None:
 def _named(dtype: np.dtype[Any]) -> str:
     if dtype.kind in "US":
         return "string" if dtype.kind == "U" else "binary"
-    if dtype.kind == "M":
-        return f"timestamp[{np.datetime_data(dtype)[0]}]"
+    if dtype.kind in "mM":
+        unit = np.datetime_data(dtype)[0]
+        if unit == "D":
+            return "date32[day]"
+        return f"{'timestamp' if dtype.kind == 'M' else 'duration'}[{unit}]"
     return _ARROW.get(dtype.name, dtype.name)

@@ -25,6 +25,7 @@ from raysim.rayapi.data.columns import (
     arrow,
     joined,
     rows_of,
+    sliced,
     taken,
     to_arrow,
     to_batch,
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from raysim.rayapi.data.dataset import Dataset
 
 _IGNORED = ("try_create_dir", "concurrency", "ray_remote_args", "filesystem", "compression")
+
+_PARQUET = (
+    "partition_cols", "min_rows_per_file", "max_rows_per_file", "mode", "arrow_parquet_args_fn",
+    "num_rows_per_file", "filename_provider", "arrow_open_stream_args",
+)  # fmt: skip
+"""Arguments of ``write_parquet`` that are not for Arrow's writer."""
 
 
 class SaveMode(str, Enum):  # noqa: UP042  (printed as Ray prints it)
@@ -60,6 +67,11 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
     column, by = asked.pop("column", ""), asked.pop("partition_cols", [])
     store_in = asked.pop("writer", None) or _WRITERS[kind]
     rows, mode = asked.pop("min_rows_per_file", None), SaveMode(asked.pop("mode", "append"))
+    most = asked.pop("max_rows_per_file", None) if kind == "parquet" else None
+    if most is not None and rows is not None and rows > most:
+        raise ValueError(
+            f"min_rows_per_file ({rows}) cannot be greater than max_rows_per_file ({most})"
+        )
     if asked or (by and kind != "parquet"):
         named = next(iter(asked), "partition_cols")
         raise NotEmulatedError(f"ray.data.Dataset.{of}({named}=)", "the path")
@@ -71,13 +83,15 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
     def store(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
         if rows_of(whole) and not skips:
-            name = f"{prefix}_{next(numbers):06}_000000.{kind}"
+            name = f"{prefix}_{next(numbers):06}"
             for inside, part in _parted(whole, by):
                 (folder / inside).mkdir(parents=True, exist_ok=True)
-                file = folder / inside / name
-                with real_datetime():
-                    store_in(part, file, column)
-                pay_for_writing(file.stat().st_size)
+                step = most or rows_of(part)
+                for number, begin in enumerate(range(0, rows_of(part), step)):
+                    file = folder / inside / f"{name}_{number:06}.{kind}"
+                    with real_datetime():
+                        store_in(sliced(part, begin, begin + step), file, column)
+                    pay_for_writing(file.stat().st_size)
         return [whole]
 
     hook = Task(session=session_here(), name="Write", work=store)
@@ -127,8 +141,18 @@ def _parted(columns: Columns, by: list[str]) -> Iterator[tuple[str, Columns]]:
 
 
 def write_parquet(self: Dataset, path: Any, **options: Any) -> None:
-    """``Dataset.write_parquet``: a file of every block."""
-    write(self, "parquet", path, options)
+    """``Dataset.write_parquet``: a file of every block; Arrow's arguments of writing are its."""
+    said = {k: options.pop(k) for k in list(options) if k not in _PARQUET and k not in _IGNORED}
+    if "compression" in options:
+        said["compression"] = options.pop("compression")
+    made = options.pop("arrow_parquet_args_fn", None)
+
+    def store(columns: Columns, file: Path, _: str) -> None:
+        pq = import_unpatched("pyarrow.parquet")
+        pq.write_table(to_arrow(columns), file, **({} if made is None else made()), **said)
+
+    arrow("write_parquet")
+    write(self, "parquet", path, {**options, "writer": store})
 
 
 def write_csv(self: Dataset, path: Any, **options: Any) -> None:
@@ -195,11 +219,6 @@ def _orc(columns: Columns, file: Path, _column: str) -> None:
     import_unpatched("pyarrow.orc").write_table(to_arrow(columns), file)
 
 
-def _parquet(columns: Columns, file: Path, _column: str) -> None:
-    arrow("write_parquet")
-    import_unpatched("pyarrow.parquet").write_table(to_arrow(columns), file)
-
-
 def _csv(columns: Columns, file: Path, _column: str) -> None:
     arrow("write_csv")
     import_unpatched("pyarrow.csv").write_csv(to_arrow(columns), file)
@@ -210,6 +229,6 @@ def _npy(columns: Columns, file: Path, column: str) -> None:
 
 
 _WRITERS: dict[str, Callable[[Columns, Path, str], None]] = {
-    "parquet": _parquet, "csv": _csv, "npy": _npy,
+    "csv": _csv, "npy": _npy,
     "orc": _orc,
 }  # fmt: skip

@@ -225,6 +225,12 @@ def build_processor(
             f"builder_kwargs cannot contain {taken} as these are passed as explicit arguments to "
             "build_processor. Please pass these directly instead of in builder_kwargs."
         )
+    if type(config) not in _BUILDERS:
+        known = {kind.__name__: kind for kind in _BUILDERS}
+        raise ValueError(
+            f"Processor config type {type(config).__name__} not registered. Available types: "
+            f"{known.keys()}"
+        )
     steps = _BUILDERS[type(config)](config)
     return Processor(
         config, {_called(stage.fn): stage for stage in steps},

@@ -208,7 +208,9 @@ def batch(
             raise TypeError("Functions decorated with @serve.batch must be 'async def'")
         return _with_options(_coroutine(function, options), options)
 
-    return decorate(_func) if callable(_func) else decorate
+    if _func is not None and not callable(_func):
+        raise TypeError("@serve.batch can only be used to decorate functions or methods.")
+    return decorate if _func is None else decorate(_func)
 
 
 def _coroutine(function: Any, options: _Options) -> Any:

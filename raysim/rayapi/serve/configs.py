@@ -6,8 +6,7 @@ Real counterpart: ``python/ray/serve/config.py`` and ``api.py`` (ray 2.60).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from raysim.rayapi.serve.policies import (
@@ -15,7 +14,13 @@ from raysim.rayapi.serve.policies import (
     AutoscalingPolicy,  # noqa: F401  (as above)
     ProgramPolicy,
 )
-from raysim.rayapi.serve.validation import AutoscalingConfig, check_values
+from raysim.rayapi.serve.validation import (
+    AutoscalingConfig,
+    HTTPOptions,  # noqa: F401  (of Ray's module)
+    ProxyLocation,  # noqa: F401  (as above)
+    check_values,
+    gRPCOptions,  # noqa: F401  (as above)
+)
 from raysim.rayapi.unsupported import NotEmulatedError, check_names, getattr_of
 from raysim.raylibs.serve.config import AutoscalingConfig as Scaling
 from raysim.raylibs.serve.config import DeploymentConfig, MultiplexConfig
@@ -38,51 +43,6 @@ OWN = (
     "user_config", "autoscaling_config", "rolling_update_percentage",
 )  # fmt: skip
 OPTIONS = (*OWN, *SAME, *WITHOUT_EFFECT, *REFUSED)
-
-
-class ProxyLocation(StrEnum):
-    """``ray.serve.config.ProxyLocation``."""
-
-    Disabled = "Disabled"
-    HeadOnly = "HeadOnly"
-    EveryNode = "EveryNode"
-
-
-@dataclass
-class HTTPOptions:
-    """``ray.serve.config.HTTPOptions``: the port is where programs ask."""
-
-    host: str | None = "127.0.0.1"
-    port: int = 8000
-    location: ProxyLocation | str | None = None
-    root_path: str = ""
-    request_timeout_s: float | None = None
-    keep_alive_timeout_s: int = 5
-    middlewares: list[Any] = field(default_factory=list)
-    num_cpus: int = 0
-    root_url: str = ""
-    ssl_keyfile: str | None = None
-    ssl_certfile: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.middlewares:
-            raise NotEmulatedError("HTTPOptions(middlewares=)", "the deployment's own code")
-        if self.request_timeout_s is not None:
-            raise NotEmulatedError("HTTPOptions(request_timeout_s=)", "result(timeout_s=)")
-
-
-@dataclass
-class gRPCOptions:  # noqa: N801  (Ray's own name)
-    """``ray.serve.config.gRPCOptions``: what is asked on which port."""
-
-    port: int = 9000
-    grpc_servicer_functions: list[Any] = field(default_factory=list)
-    request_timeout_s: float | None = None
-    enable_reflection: bool = True
-
-    def __post_init__(self) -> None:
-        if self.request_timeout_s is not None:
-            raise NotEmulatedError("gRPCOptions(request_timeout_s=)", "timeout= of the client")
 
 
 def checked(options: Mapping[str, Any], function: str = "deployment") -> dict[str, Any]:

@@ -248,6 +248,8 @@ class _Response:
                 "Sync methods should not be called from within an `asyncio` event loop. Use "
                 "`await response` instead."
             )
+        if timeout_s is not None and timeout_s <= 0:  # it has not even been sent
+            raise TimeoutError("Timed out resolving to ObjectRef.")
         fiber.settle()
         timer: list[Any] = []
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import copyreg
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
+from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.serve.context import here
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -39,24 +41,32 @@ def ingress(app: Any = None) -> Callable[..., Any]:
             _bind_routes(app, wrapped)
         _let_states_travel()
         target: Any = wrapped
-        target._serve_asgi_app = staticmethod(app)  # noqa: SLF001  (read in the replica)
+        frozen = load_code(dump_code(app))  # what is added to it from here on does not count
+        target._serve_asgi_app = staticmethod(frozen)  # noqa: SLF001  (read in the replica)
         return wrapped
 
     return decorate
 
 
 def _let_states_travel() -> None:
-    """starlette's ``State`` looks for what pickle asks it in itself, and never ends."""
+    """starlette's ``State`` looks for what pickle asks it in itself, and never ends.
+
+    FastAPI's included routers hold a lock.
+    """
     from starlette.datastructures import State
 
     copyreg.pickle(State, lambda state: (State, (dict(state._state),)))  # noqa: SLF001
+    routing = sys.modules.get("fastapi.routing")
+    included: Any = getattr(routing, "_IncludedRouter", None)  # from FastAPI 0.137 on
+    if included is not None:
+        copyreg.pickle(included, lambda r: (included, (r.original_router, r.include_context)))
 
 
 def _bind_routes(app: Any, cls: type) -> None:
     """Routes whose endpoint is a method of the class take its instance for ``self``."""
     from fastapi import Depends
 
-    own = {id(member) for member in vars(cls).values()}
+    own = {id(member) for member in vars(cls).values() if callable(member)}
     routes = [r for r in app.routes if id(getattr(r, "endpoint", None)) in own]
     for route in routes:
         endpoint = route.endpoint

@@ -9,14 +9,14 @@ Serve ends with the driver, which in Ray leaves it running.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
-from raysim.rayapi.serve.configs import gRPCOptions
 from raysim.rayapi.serve.context import SERVING, DeploymentID
 from raysim.rayapi.serve.deployment import Application, Built, build
 from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeException
@@ -31,7 +31,7 @@ from raysim.rayapi.serve.statuses import (
     ProxyStatus,
     ServeStatus,
 )
-from raysim.rayapi.serve.validation import check_route_prefix
+from raysim.rayapi.serve.validation import HTTPOptions, check_route_prefix, gRPCOptions
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.nodes import cluster_nodes
@@ -273,11 +273,11 @@ def start(
 ) -> None:
     """``serve.start``: ports, services and whether there are proxies have an effect."""
     del others
-    serve, options = serve_of(session_here()), http_options or {}
-    said = options if isinstance(options, Mapping) else vars(options)
-    if said.get("port"):
-        serve.port = int(said["port"])
-    location = proxy_location or said.get("location")
+    serve, said = serve_of(session_here()), http_options or {}
+    options = HTTPOptions(**said) if isinstance(said, Mapping) else said
+    if "port" in options.model_fields_set:
+        serve.port = options.port
+    location = proxy_location or options.location
     serve.with_proxies = location not in NOWHERE
     if grpc_options is not None:
         grpc = gRPCOptions(**grpc_options) if isinstance(grpc_options, Mapping) else grpc_options
@@ -338,6 +338,24 @@ def run(
         threads.join_all()
         raise SystemExit(0)
     return DeploymentHandle(built.config.ingress, name)
+
+
+@dataclass
+class RunTarget:
+    """``serve.RunTarget``: an application and its place."""
+
+    target: Any
+    name: str = DEFAULT_NAME
+    route_prefix: str | None = "/"
+    logging_config: Any = None
+    external_scaler_enabled: bool = False
+
+
+def run_many(targets: Sequence[RunTarget], **options: Any) -> list[DeploymentHandle]:
+    """``serve.run_many``: one after the other."""
+    waits = ("wait_for_ingress_deployment_creation", "wait_for_applications_running")
+    others = {name: value for name, value in options.items() if name not in waits}
+    return [run(each.target, False, each.name, each.route_prefix, **others) for each in targets]
 
 
 def _check_prefix(serve: Serve, name: str, prefix: str | None) -> None:

@@ -1,6 +1,7 @@
 """What values options may have: models of pydantic, as Ray's are, so that errors are the same.
 
-Real counterpart: ``AutoscalingConfig`` of ``python/ray/serve/config.py``, ``DeploymentConfig`` and
+Real counterpart: ``AutoscalingConfig``, ``HTTPOptions``, ``gRPCOptions`` of
+``python/ray/serve/config.py``, ``DeploymentConfig`` and
 ``ReplicaConfig`` of ``_private/config.py``, ``validate_route_prefix`` (ray 2.60). Names that Ray's
 models do not know they ignore.
 """
@@ -8,6 +9,7 @@ models do not know they ignore.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -22,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.serve.config import AutoscalingConfig as Scaling
 
 ACTOR_OPTIONS = (
@@ -86,6 +89,104 @@ class AutoscalingConfig(BaseModel):
     def get_downscaling_factor(self) -> float:
         """As ``policy`` uses it."""
         return self.downscaling_factor or self.downscale_smoothing_factor or self.smoothing_factor
+
+
+class ProxyLocation(str, Enum):  # noqa: UP042  (Ray's prints as an enumeration)
+    """``ray.serve.config.ProxyLocation``."""
+
+    Disabled = "Disabled"
+    HeadOnly = "HeadOnly"
+    EveryNode = "EveryNode"
+
+
+class HTTPOptions(BaseModel):
+    """``ray.serve.config.HTTPOptions``: the port is where programs ask.
+
+    Raises
+    ------
+    NotEmulatedError
+        An end-to-end timeout.
+    """
+
+    model_config = ConfigDict(validate_assignment=True, arbitrary_types_allowed=True)
+
+    host: str | None = "127.0.0.1"
+    port: int = 8000
+    middlewares: list[Any] = []
+    location: ProxyLocation | None = None
+    num_cpus: int = 0
+    root_url: str = ""
+    root_path: str = ""
+    request_timeout_s: float | None = None
+    keep_alive_timeout_s: int = 90
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile_password: str | None = None
+    ssl_ca_certs: str | None = None
+
+    @field_validator("location", mode="before")
+    @classmethod
+    def _place(cls, said: Any) -> Any:
+        if said is not None and not isinstance(said, str):
+            raise TypeError(f"Must be a `ProxyLocation` or str, got: {type(said)}.")
+        return ProxyLocation.Disabled if said == "NoServer" else said
+
+    @field_validator("ssl_certfile")
+    @classmethod
+    def _pair(cls, said: str | None, info: Any) -> str | None:
+        if bool(said) != bool(info.data.get("ssl_keyfile")):
+            raise ValueError(
+                "Both ssl_keyfile and ssl_certfile must be provided together to enable HTTPS."
+            )
+        return said
+
+    @field_validator("middlewares")
+    @classmethod
+    def _no_middlewares(cls, said: list[Any]) -> list[Any]:
+        if said:
+            raise ValueError(
+                "`middlewares` in HTTPOptions has been removed. Use Serve's FastAPI integration "
+                "to configure middlewares on ingress deployments instead: "
+                "https://docs.ray.io/en/latest/serve/http-guide.html#fastapi-http-deployments"
+            )
+        return said
+
+    @field_validator("num_cpus")
+    @classmethod
+    def _no_cpus(cls, said: int) -> int:
+        if said:
+            raise ValueError(
+                "`num_cpus` in HTTPOptions has been removed. Serve no longer supports configuring "
+                "CPU reservations for HTTP proxy actors via HTTPOptions."
+            )
+        return said
+
+    def model_post_init(self, _context: Any, /) -> None:
+        """Without a host there are no proxies."""
+        if self.request_timeout_s is not None:
+            raise NotEmulatedError("HTTPOptions(request_timeout_s=)", "result(timeout_s=)")
+        if self.host is None:
+            self.__dict__["location"] = ProxyLocation.Disabled
+
+
+class gRPCOptions(BaseModel):  # noqa: N801  (Ray's own name)
+    """``ray.serve.config.gRPCOptions``: what is asked on which port.
+
+    Raises
+    ------
+    NotEmulatedError
+        An end-to-end timeout.
+    """
+
+    port: int = 9000
+    grpc_servicer_functions: list[Any] = []
+    request_timeout_s: float | None = None
+    enable_reflection: bool = True
+
+    def model_post_init(self, _context: Any, /) -> None:
+        """What is not emulated is refused."""
+        if self.request_timeout_s is not None:
+            raise NotEmulatedError("gRPCOptions(request_timeout_s=)", "timeout= of the client")
 
 
 class DeploymentConfig(BaseModel):

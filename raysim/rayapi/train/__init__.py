@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from raysim.rayapi.checkpoint import Checkpoint
+from raysim.rayapi.train import collective
 from raysim.rayapi.train.callbacks import UserCallback
+from raysim.rayapi.train.collective import get_preemption_info
 from raysim.rayapi.train.configs import (
     BackendConfig,
     CheckpointConfig,
@@ -27,7 +29,6 @@ from raysim.rayapi.train.worker import (
     get_checkpoint,
     get_context,
     get_dataset_shard,
-    get_preemption_info,
     report,
 )
 from raysim.rayapi.tune.configs import SyncConfig
@@ -60,6 +61,7 @@ __all__ = [
     "TrainingFailedError",
     "UserCallback",
     "WorkerGroupError",
+    "collective",
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",

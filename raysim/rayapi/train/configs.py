@@ -40,12 +40,12 @@ class CheckpointUploadMode(Enum):
 class ScalingConfig:
     """``ray.train.ScalingConfig``."""
 
+    trainer_resources: dict[str, float] | None = None
     num_workers: int | tuple[int, int] = 1
     use_gpu: bool = False
     resources_per_worker: dict[str, float] | None = None
     placement_strategy: str = "PACK"
     accelerator_type: str | None = None
-    trainer_resources: dict[str, float] | None = None
     label_selector: Any = None
     use_tpu: bool = False
     topology: str | None = None
@@ -87,7 +87,11 @@ class ScalingConfig:
     @property
     def _each(self) -> dict[str, float]:
         """Of a worker."""
-        return self.resources_per_worker or ({"GPU": 1} if self.use_gpu else {"CPU": 1})
+        if self.resources_per_worker is None:
+            return {"GPU": 1} if self.use_gpu else {"CPU": 1}
+        return self.resources_per_worker | (
+            {"GPU": self.resources_per_worker.get("GPU") or 1} if self.use_gpu else {}
+        )
 
     @property
     def total_resources(self) -> dict[str, float]:

@@ -3,15 +3,18 @@
 Real counterparts (ray 2.60): ``ray/train/v2/api/{data_parallel_trainer,result}.py``. A run that
 fails raises ``WorkerGroupError`` or ``ControllerError``, as Ray's does.
 
-Not modelled: local mode, restoring a run's results from its folder.
+Not modelled: local mode.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call, this_core, this_fiber
@@ -44,6 +47,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.nodes import cluster_nodes
 from raysim.raylibs.report import LibraryReport
+from raysim.raylibs.train import reports
 from raysim.raylibs.train.advice import never_fits
 from raysim.raylibs.train.controller import TrainOutcome
 from raysim.raylibs.train.datasets import TrainDataset
@@ -56,7 +60,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Ray's name of what ``Result.from_path`` reads."""
+
+
+@dataclass(repr=False)
 class Result:
     """``ray.train.Result``."""
 
@@ -70,9 +78,56 @@ class Result:
 
     @classmethod
     def from_path(cls, path: Any, storage_filesystem: Any = None) -> Result:
-        """Of a run that has ended: not emulated."""
-        del path, storage_filesystem
-        raise NotEmulatedError("ray.train.Result.from_path", "what trainer.fit() returns")
+        """Of a run that has ended, by its folder; its error is not known any more.
+
+        Raises
+        ------
+        RuntimeError
+            There is no such folder, or no run has left its list of checkpoints there.
+        """
+        del storage_filesystem
+        folder = Path(path)
+        if not folder.exists():
+            raise RuntimeError(f"Experiment folder {folder} doesn't exist.")
+        if not (folder / _SNAPSHOT).exists():
+            raise RuntimeError(
+                f"Failed to restore the Result object: {_SNAPSHOT} doesn't exist in the experiment "
+                "folder. Make sure that this is an output directory created by a Ray Train run."
+            )
+        said = json.loads((folder / _SNAPSHOT).read_text(encoding="utf-8"))
+
+        def known(entry: dict[str, Any]) -> tuple[Checkpoint, dict[str, Any]]:
+            where = folder / entry["checkpoint_dir_name"]
+            return Checkpoint.from_directory(where), entry["metrics"]
+
+        best = [known(entry) for entry in said["checkpoint_results"]]
+        latest = said["latest_checkpoint_result"]
+        checkpoint, metrics = known(latest) if latest else (None, None)
+        return cls(metrics, checkpoint, None, str(folder), best)
+
+    def _keep(self, best: list[tuple[Checkpoint, dict[str, Any]]]) -> None:
+        """Leave the list of checkpoints, as Ray's ``CheckpointManager`` does."""
+
+        def entry(checkpoint: Checkpoint, metrics: dict[str, Any]) -> dict[str, Any]:
+            name = Path(checkpoint.path).name
+            return {"version": 0, "checkpoint_dir_name": name, "metrics": metrics}
+
+        said = {
+            "checkpoint_results": [entry(*each) for each in best],
+            "latest_checkpoint_result": (
+                entry(self.checkpoint, self.metrics or {}) if self.checkpoint else None
+            ),
+        }
+        text = json.dumps(said, default=str)
+        (Path(self.path) / _SNAPSHOT).write_text(text, encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(metrics={self.metrics}, checkpoint={self.checkpoint}, error={self.error}, "
+            f"path={self.path!r}, metrics_dataframe={self.metrics_dataframe}, "
+            f"best_checkpoints={self.best_checkpoints}, _storage_filesystem={self.filesystem}, "
+            f"return_value={self.return_value})"
+        )
 
     @property
     def filesystem(self) -> Any:
@@ -181,7 +236,9 @@ class DataParallelTrainer:
         core = this_core(this_fiber())
         scaling = scaling_of(self.scaling_config)
         run.gpus, run.cpus = (scaling.resources.get(name, 0.0) for name in ("GPU", "CPU"))
+        left = _left_in(run.folder)
         spec = TrainerSpec(
+            earlier=left,
             function=TrainFunction(user=run.loop),
             scaling_config=scaling,
             run_config=run_of(self.run_config),
@@ -210,11 +267,14 @@ class DataParallelTrainer:
         refused = _refused(outcome)
         if refused is not None:
             raise refused
+        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
+        result = _result(outcome, str(run.folder), keep)
+        result._keep([(c.data, dict(m)) for c, m in outcome.best])  # noqa: SLF001  (its own)
+        _delete(run, outcome, left)
         error = _error_of(outcome)
         if error is not None:
             raise error
-        keep = (self.run_config.checkpoint_config or CheckpointConfig()).num_to_keep or 0
-        return _result(outcome, str(run.folder), keep)
+        return result
 
     def _callbacks(self, session: Session) -> Callbacks | None:
         if not self.run_config.callbacks:
@@ -250,6 +310,37 @@ class DataParallelTrainer:
     def restore(cls, *_args: Any, **_kwargs: Any) -> DataParallelTrainer:
         """Deprecated in Ray."""
         raise DeprecationWarning("`restore` is deprecated in Ray Train V2.")
+
+
+Kept = tuple[tuple[reports.Checkpoint, Mapping[str, Any]], ...]
+
+
+def _left_in(folder: Path) -> Kept:
+    """Checkpoints of a run of this name that has ended, its latest last: it goes on from there."""
+    if not (folder / _SNAPSHOT).exists():
+        return ()
+    found = Result.from_path(folder)
+    entries = [(c, m) for c, m in found.best_checkpoints or [] if c != found.checkpoint]
+    if found.checkpoint is not None:
+        entries.append((found.checkpoint, found.metrics or {}))
+    return tuple(
+        (
+            reports.Checkpoint(
+                name=Path(each.path).name, step=0, reported_ns=0,
+                size_bytes=float(each.size_bytes), data=each,
+            ),
+            metrics,
+        )
+        for each, metrics in entries
+        if Path(each.path).exists()
+    )  # fmt: skip
+
+
+def _delete(run: Run, outcome: TrainOutcome, left: Kept) -> None:
+    """Files of checkpoints that are kept no more."""
+    kept = {c.name for c, _ in outcome.best} | {outcome.checkpoint and outcome.checkpoint.name}
+    for name in {*run.checkpoint_names.values(), *(c.name for c, _ in left)} - kept:
+        shutil.rmtree(run.folder / name, ignore_errors=True)
 
 
 def _plain(error: BaseException) -> Exception:

@@ -38,7 +38,6 @@ from raysim.raycore.scripts import Ask
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train import reports
 from raysim.raylibs.train.context import TrainContext as RankContext
-from raysim.raylibs.train.gang import PreemptionInfo
 from raysim.raylibs.train.trainer import PROCESS_GROUP_S
 from raysim.units import to_ns
 
@@ -319,7 +318,7 @@ class Worker(Hooks):
         self._count(record)
         self.phase("checkpoints" if checkpoint is not None else "reports")
         saved = self._saved(checkpoint, name, mode, delete=delete)
-        said = copy.deepcopy(dict(metrics))
+        said = copy.deepcopy(dict(metrics) if isinstance(metrics, Mapping) else metrics)
         failed = play(lambda _: context.report(said, saved, mode.value))
         if isinstance(failed, TaskError):
             raise_error(exception_of(failed, ""))
@@ -414,22 +413,6 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 @program_call
-def get_preemption_info() -> PreemptionInfo | None:
-    """``ray.train.get_preemption_info``: what rank 0 knows, for all."""
-    worker = here("get_preemption_info")
-    context = worker.context
-    found = play(
-        lambda _: context.sync.ask(
-            "broadcast_from_rank_zero", context.rank, context.world_size, context.gang.noticed
-        )
-    )
-    if isinstance(found, TaskError):
-        raise_error(exception_of(found, ""))
-    known: PreemptionInfo | None = found
-    return known
-
-
-@program_call
 def get_dataset_shard(dataset_name: str | None = None) -> Any:
     """``ray.train.get_dataset_shard``: this rank's share of a dataset, or all of it."""
     worker = here("get_dataset_shard")
@@ -452,6 +435,10 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
             worker.run.datasets[name], found, context.rank, context.world_size
         )
     return worker.shards[name]
+
+
+_OF_TUNE = ("get_metadata", "get_trial_dir", "get_trial_id", "get_trial_name",
+            "get_trial_resources")  # fmt: skip
 
 
 class TrainContext:
@@ -483,6 +470,15 @@ class TrainContext:
     def get_node_rank(self) -> int:
         """Of its node among all."""
         return self._worker.context.node_rank
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _OF_TUNE:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+        def deprecated() -> Any:
+            raise DeprecationWarning(f"`{name}` is deprecated in Ray Train V2.")
+
+        return deprecated
 
     def get_storage(self) -> Any:
         """Not emulated."""

@@ -14,8 +14,9 @@ from raysim.rayapi.tune.configs import (
     TuneConfig,
 )
 from raysim.rayapi.tune.registry import register_env, register_trainable
-from raysim.rayapi.tune.results import ExperimentAnalysis, Result, ResultGrid, TuneError
+from raysim.rayapi.tune.results import ExperimentAnalysis, Result, ResultGrid
 from raysim.rayapi.tune.schedulers import create_scheduler
+from raysim.rayapi.tune.search import create_searcher
 from raysim.rayapi.tune.stoppers import Stopper
 from raysim.rayapi.tune.trainable import (
     Trainable,
@@ -44,6 +45,7 @@ from raysim.raylibs.tune.sample import (
     sample_from,
     uniform,
 )
+from raysim.raylibs.tune.schedulers.decisions import TuneError
 
 __getattr__ = getattr_of("ray.tune")
 
@@ -70,6 +72,7 @@ __all__ = [
     "callbacks",
     "choice",
     "create_scheduler",
+    "create_searcher",
     "get_checkpoint",
     "get_context",
     "grid_search",

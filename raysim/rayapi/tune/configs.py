@@ -96,6 +96,16 @@ class RunConfig:
     log_to_file: Any = False
 
 
+def space_of(said: Any) -> dict[str, Any]:
+    """A dictionary, or a configuration of RLlib as one."""
+    if said is not None and not isinstance(said, dict) and not hasattr(said, "to_dict"):
+        raise ValueError(
+            f"The `param_space` passed to the `Tuner` must be a dict. Got '{type(said)}' instead."
+        )
+    found: dict[str, Any] = said.to_dict() if hasattr(said, "to_dict") else said or {}
+    return found
+
+
 @dataclass
 class TuneConfig:
     """``tune.TuneConfig``."""
@@ -110,4 +120,4 @@ class TuneConfig:
     reuse_actors: bool = False
     trial_name_creator: Any = None
     trial_dirname_creator: Any = None
-    chdir_to_trial_dir: bool = True
+    chdir_to_trial_dir: Any = "DEPRECATED"

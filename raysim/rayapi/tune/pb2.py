@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysim.rayapi.tune.results import TuneError
 from raysim.raylibs.tune.sample import uniform
 from raysim.raylibs.tune.schedulers import PopulationBasedTraining
+from raysim.raylibs.tune.schedulers.decisions import TuneError
 
 
 class PB2(PopulationBasedTraining):

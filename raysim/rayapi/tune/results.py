@@ -18,16 +18,12 @@ from raysim.rayapi.checkpoint import Checkpoint, best_checkpoint, local_filesyst
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.task_errors import RayTaskError
-from raysim.rayapi.tune.folders import AUTO_KEYS, flat, read_results, stored
+from raysim.rayapi.tune.folders import AUTO_KEYS, flat, read_results, read_state, stored
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class TuneError(Exception):
-    """``ray.tune.TuneError``."""
 
 
 @dataclass(repr=False)
@@ -202,7 +198,27 @@ class ResultGrid:
 
 
 class ExperimentAnalysis(ResultGrid):
-    """``tune.ExperimentAnalysis``: what ``tune.run`` returns."""
+    """``tune.ExperimentAnalysis``: what ``tune.run`` returns, or has left in a folder.
+
+    Raises
+    ------
+    ValueError
+        There is no experiment.
+    """
+
+    def __init__(
+        self, experiment_checkpoint_path: Any, *, storage_filesystem: Any = None,
+        trials: Sequence[Trial] | None = None, default_metric: str | None = None,
+        default_mode: str | None = None,
+    ) -> None:  # fmt: skip
+        del storage_filesystem
+        folder = stored(experiment_checkpoint_path)
+        if trials is None:
+            state = read_state(folder)
+            if state is None:
+                raise ValueError(f"No experiment snapshot file found in {folder}")
+            trials = state.trials
+        super().__init__(trials, folder, default_metric, default_mode)
 
     @property
     def trials(self) -> list[Trial]:

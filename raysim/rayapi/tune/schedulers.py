@@ -110,6 +110,12 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> Any:
     return made(**{key: value for key, value in kwargs.items() if key in known})
 
 
+def scheduler_of(tune: Any) -> Any:
+    """Of a ``TuneConfig``: the one that is given, or named."""
+    given = tune.scheduler
+    return create_scheduler(given) if isinstance(given, str) else given
+
+
 __getattr__ = getattr_of("ray.tune.schedulers")
 
 __all__ = [

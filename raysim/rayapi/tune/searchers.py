@@ -148,7 +148,7 @@ class DrawnTrial:
 
     def _drawn(self, name: str, domain: sample.Domain) -> Any:
         if name not in self.params:
-            self.params[name] = domain.sample(self._rng)
+            self.params[name] = domain.sample(random_state=self._rng)
         return self.params[name]
 
 

@@ -187,6 +187,14 @@ def checked(stop: Any) -> Any:
     """
     if stop is None or isinstance(stop, Stopper | Mapping):
         return stop or {}
+    if isinstance(stop, list):
+        if any(not isinstance(each, Stopper) for each in stop):
+            raise ValueError(
+                "If you pass a list as the `stop` argument to `tune.RunConfig()`, each element "
+                "must be an instance of `tune.stopper.Stopper`. Got "
+                f"{[type(each) for each in stop]}."
+            )
+        return CombinedStopper(*stop)
     if not callable(stop):
         raise ValueError(
             f"Invalid stop criteria: {stop}. Must be a callable or dict. Got {type(stop)}."

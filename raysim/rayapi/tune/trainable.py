@@ -28,6 +28,7 @@ from raysim.rayapi.imports import load_program
 from raysim.rayapi.library_code import fiber_of, hand_over, in_fiber, on_gpus, state_of
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
+from raysim.rayapi.tune.by_hand import ByHand
 from raysim.rayapi.tune.folders import date
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Event, Script, sleep, wait_for
@@ -52,10 +53,9 @@ class Where:
     folder: Path
 
 
-class Trainable:
+class Trainable(ByHand):
     """``tune.Trainable``."""
 
-    _iteration = 0
     _trial: ClassVar[Any] = None
 
     def __init__(self, config: dict[str, Any] | None = None, **_kwargs: Any) -> None:
@@ -71,25 +71,10 @@ class Trainable:
     def setup(self, config: dict[str, Any]) -> None:
         """Users override."""
 
-    def step(self) -> dict[str, Any]:
-        """Users override."""
-        raise NotImplementedError
-
-    def save_checkpoint(self, checkpoint_dir: str) -> Any:
-        """Users override."""
-        raise NotImplementedError
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Users override."""
-        raise NotImplementedError
-
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Users override; False: an actor cannot be reused."""
         del new_config
         return False
-
-    def cleanup(self) -> None:
-        """Users override."""
 
     @property
     def iteration(self) -> int:

@@ -32,6 +32,7 @@ from raysim.rayapi.tune.configs import (
     ResumeConfig,
     RunConfig,
     TuneConfig,
+    space_of,
 )
 from raysim.rayapi.tune.folders import (
     TUNER_FILE,
@@ -44,7 +45,9 @@ from raysim.rayapi.tune.folders import (
     requeued,
     stored,
 )
-from raysim.rayapi.tune.results import ExperimentAnalysis, ResultGrid, TuneError
+from raysim.rayapi.tune.results import ExperimentAnalysis, ResultGrid
+from raysim.rayapi.tune.schedulers import scheduler_of
+from raysim.rayapi.tune.search import searcher_of
 from raysim.rayapi.tune.stoppers import Stopper, checked, timeout_s
 from raysim.rayapi.tune.trainable import (
     ClassTrainable,
@@ -57,7 +60,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raylibs.tune.controller import TuneController
 from raysim.raylibs.tune.experiment import Experiment
 from raysim.raylibs.tune.resources import PlacementGroupFactory, of_resources
-from raysim.raylibs.tune.schedulers.decisions import DEFAULT_METRIC
+from raysim.raylibs.tune.schedulers.decisions import DEFAULT_METRIC, TuneError
 from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
 from raysim.raylibs.tune.search.variants import count
 from raysim.raylibs.tune.trial import Trial, TrialCheckpoint
@@ -238,7 +241,7 @@ def run(
     failed = [t for t in outcome if t.status != "TERMINATED"]
     if failed and raise_on_failed_trial:
         raise TuneError("Trials did not complete", failed)
-    return ExperimentAnalysis(outcome, folder, metric, mode)
+    return ExperimentAnalysis(folder, trials=outcome, default_metric=metric, default_mode=mode)
 
 
 def _resuming(said: bool | str | None) -> ResumeConfig | None:
@@ -255,12 +258,6 @@ def _resuming(said: bool | str | None) -> ResumeConfig | None:
 
 REGISTERED: dict[str, Any] = {}
 """``tune.register_trainable``."""
-
-
-def space_of(said: Any) -> dict[str, Any]:
-    """A dictionary, or a configuration of RLlib as one."""
-    found: dict[str, Any] = said.to_dict() if hasattr(said, "to_dict") else said or {}
-    return found
 
 
 def registered(trainable: Any) -> Any:
@@ -406,8 +403,8 @@ class _Fit:
             param_space=self._space,
             num_samples=tune.num_samples,
             resources=self._resources,
-            search_alg=tune.search_alg,
-            scheduler=tune.scheduler,
+            search_alg=searcher_of(tune),
+            scheduler=scheduler_of(tune),
             metric=tune.metric,
             mode=tune.mode,
             stop=stop,

@@ -115,6 +115,20 @@ def evenly(rows: int, size_bytes: int, count: int) -> list[Made]:
     return _weighed(parts, rows, size_bytes)
 
 
+def shared_out(rows: int, size_bytes: int, count: int) -> list[Made]:
+    """As ``numpy.array_split`` cuts: as ``evenly``, the larger ones first."""
+    count = max(1, min(count, rows))
+    each, rest = divmod(rows, count)
+    return _weighed([each + (i < rest) for i in range(count)], rows, size_bytes)
+
+
+def stepped(rows: int, size_bytes: int, count: int) -> list[Made]:
+    """As ``RangeDatasource`` cuts: equal ones, as many as it takes, and what is left."""
+    each = max(1, rows // count)
+    rest = [rows % each] if rows % each else []
+    return _weighed([each] * (rows // each) + rest or [0], rows, size_bytes)
+
+
 def _weighed(parts: list[int], rows: int, size_bytes: int) -> list[Made]:
     """Bytes in proportion to rows, to the byte."""
     made, upto = [], 0

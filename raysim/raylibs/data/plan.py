@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from raysim.raylibs.data.blocks import Block, Made, evenly
+from raysim.raylibs.data.blocks import Block, Made, shared_out, stepped
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.shuffles import join_stages, partitions_of, stages_of, takes_in_maps
 from raysim.raylibs.data.specs import AllToAll, Dataset, Join, Map, Reorder, Source, Union, Zip
@@ -133,9 +133,9 @@ def _joined(operation: Join, context: DataContext, cpus: float, nodes: list[Node
 def _shares(source: Source, stored_bytes: int, tasks: int) -> list[Made]:
     """What each read task reads: equal shares of rows, or whole files."""
     if not source.file_rows:
-        return evenly(source.rows, stored_bytes, tasks)
+        return (stepped if source.stepped else shared_out)(source.rows, stored_bytes, tasks)
     shares, at = [], 0
-    for files in evenly(len(source.file_rows), 0, tasks):
+    for files in shared_out(len(source.file_rows), 0, tasks):
         rows = sum(source.file_rows[at : at + files.rows])
         at += files.rows
         shares.append(Made(rows, round(stored_bytes * rows / max(source.rows, 1))))

@@ -34,6 +34,8 @@ class Source:
     """In memory, as blocks hold them: what Ray estimates and what reading yields."""
     files: int = 0
     """Read tasks at most, one a file; 0: any number of read tasks, as of a range."""
+    stepped: bool = False
+    """Read tasks have equal rows and the last one the rest, as of ``ray.data.range``."""
     file_rows: tuple[int, ...] = ()
     """Of each file, where they differ: a read task has whole ones."""
     core_s_per_row: float = 0.0

@@ -21,7 +21,7 @@ from raysim.raycore.running import RunningTask
 from raysim.raycore.scripts import Script, compute, script, sleep, yield_item
 from raysim.raycore.tasks import Body, Payload, TaskError
 from raysim.raylibs.actors import imports
-from raysim.raylibs.data.blocks import Made, Part, Piece, cut, evenly
+from raysim.raylibs.data.blocks import Made, Part, Piece, cut, shared_out
 from raysim.raylibs.data.stages import MapStage
 from raysim.units import NS_PER_S, to_ns
 
@@ -100,7 +100,7 @@ def run_map(work: Work, blocks: list[Any]) -> Script:
         yield work.exchange.fetch(work.parts[0][0])
     flow = flow_of(stage, work.rows, work.size_bytes)
     if stage.splits > 1 or stage.cuts:
-        parts = evenly(flow.rows, flow.size_bytes, stage.splits)
+        parts = shared_out(flow.rows, flow.size_bytes, stage.splits)
     else:
         parts = cut(flow.rows, flow.size_bytes, work.target_bytes)
     for number, part in enumerate(parts):
@@ -163,7 +163,7 @@ def _blocks(work: Work, made: list[tuple[Any, int, int]]) -> list[tuple[Any, int
     found = []
     for content, rows, size_bytes in made:
         if work.stage.splits > 1:
-            parts = evenly(rows, size_bytes, work.stage.splits)
+            parts = shared_out(rows, size_bytes, work.stage.splits)
         else:
             parts = cut(rows, size_bytes, work.target_bytes)
         at = 0
@@ -176,7 +176,7 @@ def _blocks(work: Work, made: list[tuple[Any, int, int]]) -> list[tuple[Any, int
 def _hand_over_slices(work: Work, pieces: list[Piece]) -> Script:
     """Pieces of all partitions as a few objects."""
     begin = 0
-    for number, share in enumerate(evenly(len(pieces), 0, work.stage.splits)):
+    for number, share in enumerate(shared_out(len(pieces), 0, work.stage.splits)):
         mine = tuple(pieces[begin : begin + share.rows])
         begin += share.rows
         size_bytes = sum(p.size_bytes for p in mine)

@@ -22,12 +22,17 @@ from raysim.raylibs.train.reports import Checkpoint, TrainingReport
 class CheckpointManager:
     """One per run; its queues begin anew with each worker group."""
 
-    def __init__(self, config: CheckpointConfig, record: RunRecord) -> None:
+    def __init__(
+        self, config: CheckpointConfig, record: RunRecord,
+        earlier: tuple[tuple[Checkpoint, Mapping[str, Any]], ...] = (),
+    ) -> None:  # fmt: skip
         self.config = config
         self.record = record
-        self.results: list[tuple[Checkpoint, Mapping[str, Any]]] = []
+        self.results = list(earlier)
         """Worst first, or oldest first."""
-        self.latest: tuple[Checkpoint, Mapping[str, Any]] | None = None
+        self.latest = earlier[-1] if earlier else None
+        if config.checkpoint_score_attribute is not None:
+            self.results.sort(key=self._score)
         self._queues: list[deque[TrainingReport]] = []
 
     def begin(self, world_size: int) -> None:

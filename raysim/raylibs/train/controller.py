@@ -62,7 +62,7 @@ class TrainController:
         self.process = process
         self.spec = spec
         self.record = record
-        self.manager = CheckpointManager(spec.run_config.checkpoint_config, record)
+        self.manager = CheckpointManager(spec.run_config.checkpoint_config, record, spec.earlier)
         self.failures = FailurePolicy(spec.run_config.failure_config)
         self.group: WorkerGroup | None = None
         self._size = spec.scaling_config.max_workers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.scripts import Script
@@ -16,7 +16,7 @@ from raysim.raycore.tasks import TaskError
 from raysim.raylibs.train.config import RunConfig, ScalingConfig
 from raysim.raylibs.train.datasets import TrainDataset
 from raysim.raylibs.train.defaults import TRAIN_2_60, TrainDefaults
-from raysim.raylibs.train.reports import TrainingReport
+from raysim.raylibs.train.reports import Checkpoint, TrainingReport
 from raysim.raylibs.train.worker import TrainFunction
 
 PROCESS_GROUP_S = 1.0
@@ -48,5 +48,7 @@ class TrainerSpec:
     """``init_process_group``, when all ranks are there."""
     watched: Watching | None = None
     """Whom the controller tells of reports and failures."""
+    earlier: tuple[tuple[Checkpoint, Mapping[str, Any]], ...] = ()
+    """Checkpoints that a run of this name has left, the latest last."""
     patience_s: float = 86_400.0
     """How long a run is played that waits for nodes; Ray Train itself waits for ever."""

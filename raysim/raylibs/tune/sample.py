@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raysim.kernel.rng import random_of
+
 How = Literal["uniform", "loguniform", "normal"]
 
 
@@ -29,21 +31,24 @@ class Float:
     sd: float = 1.0
     q: float | None = None
 
-    def sample(self, rng: Any, config: Any = None) -> float:
-        """One value."""
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """One value, or an array of ``size``; a list of quantized ones."""
         del config
+        rng = random_of(random_state)
         if self.q is None:
-            return float(self._draw(rng, self.lower, self.upper))
+            found = self._draw(rng, self.lower, self.upper, size)
+            return found if size > 1 else float(found[0])
         lower = _grid_index(self.lower, self.q, np.ceil) * self.q
         upper = _grid_index(self.upper, self.q, np.floor) * self.q
-        return float(np.round(np.divide(self._draw(rng, lower, upper), self.q)) * self.q)
+        found = np.round(np.divide(self._draw(rng, lower, upper, size), self.q)) * self.q
+        return [float(v) for v in found] if size > 1 else float(found[0])
 
-    def _draw(self, rng: Any, lower: float, upper: float) -> Any:
+    def _draw(self, rng: Any, lower: float, upper: float, size: int) -> Any:
         if self.how == "normal":
-            return rng.normal(self.mean, self.sd, size=1)[0]
+            return rng.normal(self.mean, self.sd, size=size)
         if self.how == "loguniform":
-            return np.exp(rng.uniform(np.log(lower), np.log(upper), size=1))[0]
-        return rng.uniform(lower, upper, size=1)[0]
+            return np.exp(rng.uniform(np.log(lower), np.log(upper), size=size))
+        return rng.uniform(lower, upper, size=size)
 
     def quantized(self, q: float) -> Float:
         """Multiples of ``q``."""
@@ -55,9 +60,22 @@ class Float:
                 )
         return replace(self, q=q)
 
+    def get_sampler(self) -> str:
+        """How it is drawn."""
+        return {"uniform": "Uniform", "loguniform": "LogUniform", "normal": "Normal"}[self.how]
+
+    def is_function(self) -> bool:
+        """It is none."""
+        return False
+
     def is_valid(self, value: float) -> bool:
         """In range."""
         return self.lower <= value <= self.upper
+
+    @property
+    def domain_str(self) -> str:
+        """Its bounds."""
+        return f"({self.lower}, {self.upper})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +87,13 @@ class Integer:
     how: How = "uniform"
     q: int | None = None
 
-    def sample(self, rng: Any, config: Any = None) -> int:
-        """One value."""
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """One value, or an array of ``size``; a list of quantized ones."""
         del config
+        rng = random_of(random_state)
         if self.q is None:
-            return int(self._draw(rng, self.lower, self.upper))
+            found = self._draw(rng, self.lower, self.upper, size)
+            return found if size > 1 else int(found[0])
         lower = int(_grid_index(self.lower, self.q, np.ceil))
         upper = int(_grid_index(self.upper, self.q, np.floor))
         if upper < lower:
@@ -82,18 +102,24 @@ class Integer:
                 f"between the bounds {self.lower} and {self.upper} of this "
                 "domain, so it has no values to sample."
             )
-        return int(self._draw(rng, lower, upper + (self.q != 1)) * self.q)
+        found = self._draw(rng, lower, upper + (self.q != 1), size) * self.q
+        return [int(v) for v in found] if size > 1 else int(found[0])
 
-    def _draw(self, rng: Any, lower: int, upper: int) -> Any:
+    def _draw(self, rng: Any, lower: int, upper: int, size: int) -> Any:
         if self.how == "loguniform":
-            value = np.exp(rng.uniform(np.log(lower), np.log(upper), size=1))
-            return np.floor(value).astype(int)[0]
+            value = np.exp(rng.uniform(np.log(lower), np.log(upper), size=size))
+            return np.floor(value).astype(int)
         integers = getattr(rng, "integers", None) or rng.randint
-        return integers(lower, upper, size=1)[0]
+        return integers(lower, upper, size=size)
 
     def is_valid(self, value: int) -> bool:
         """In range."""
         return self.lower <= value <= self.upper
+
+    @property
+    def domain_str(self) -> str:
+        """Its bounds."""
+        return f"({self.lower}, {self.upper})"
 
 
 class Categorical:
@@ -105,14 +131,27 @@ class Categorical:
         self.categories = list(categories)
         self.is_grid = is_grid
 
-    def sample(self, rng: Any, config: Any = None) -> Any:
-        """One value."""
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """One value, or a list of ``size``."""
         del config
-        return self.categories[int(rng.choice(np.arange(0, len(self.categories)), size=1)[0])]
+        numbers = random_of(random_state).choice(np.arange(0, len(self.categories)), size=size)
+        found = [self.categories[int(n)] for n in numbers]
+        return found if size > 1 else found[0]
 
     def is_valid(self, value: Any) -> bool:
         """One of them."""
         return value in self.categories
+
+    def __len__(self) -> int:
+        return len(self.categories)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.categories[number]
+
+    @property
+    def domain_str(self) -> str:
+        """They."""
+        return f"{self.categories}"
 
 
 class Function:
@@ -136,10 +175,12 @@ class Function:
                     "callable with either 0 or 1 parameters."
                 ) from error
 
-    def sample(self, rng: Any, config: Any = None) -> Any:
-        """Call it."""
-        del rng
-        return self.func(config) if self.pass_config else self.func()
+    def sample(self, config: Any = None, size: int = 1, random_state: Any = None) -> Any:
+        """Call it, of each of ``size`` configurations."""
+        del random_state
+        configs = config if isinstance(config, list) else [config] * size
+        found = [self.func(c) if self.pass_config else self.func() for c in configs[:size]]
+        return found if size > 1 else found[0]
 
     def is_valid(self, value: Any) -> bool:
         """Nothing is known of it."""

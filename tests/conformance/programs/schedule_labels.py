@@ -31,6 +31,9 @@ for selector in (
 ):
     actor = Actor.options(label_selector=selector).remote()
     print(selector, ray.get([here.options(label_selector=selector).remote(), actor.here.remote()]))
+south = {"zone": "south"}
+other = here.options(label_selector=south, fallback_strategy=[{"label_selector": {"zone": "east"}}])
+print(ray.get(other.remote()))
 pending = here.options(label_selector={"zone": "south"}).remote()
 print(len(ray.wait([pending], timeout=1.5)[0]))
 for wrong in ({"zone": 3}, {"zone": "in()"}, {"": "x"}, "zone"):

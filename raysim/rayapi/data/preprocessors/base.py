@@ -46,6 +46,9 @@ class Status(StrEnum):
     FITTED = "FITTED"
 
 
+Status.__name__ = Status.__qualname__ = "FitStatus"  # as it prints itself
+
+
 class Preprocessor:
     """``ray.data.preprocessor.Preprocessor``."""
 

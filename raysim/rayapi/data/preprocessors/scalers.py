@@ -128,7 +128,8 @@ class Normalizer(OfColumns):
         super().__init__(columns, output_columns)
         if norm not in self._NORMS:
             raise ValueError(
-                f"Norm {norm} is not supported.Supported values are: {list(self._NORMS)}"
+                f"Norm {norm} is not supported.Supported values are: "
+                f"{dict.fromkeys(self._NORMS).keys()}"
             )
         self.norm = norm
 

@@ -82,6 +82,10 @@ class TrialScheduler(Protocol):
         """Which PENDING or PAUSED trial is to run next; asked at every step."""
 
 
+class TuneError(Exception):
+    """``ray.tune.TuneError``."""
+
+
 class Objective:
     """``metric`` and ``mode``, from the scheduler's constructor or from ``TuneConfig``."""
 

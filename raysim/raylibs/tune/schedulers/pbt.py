@@ -25,6 +25,7 @@ from raysim.raylibs.tune.schedulers.decisions import (
     Controller,
     Decision,
     Result,
+    TuneError,
 )
 from raysim.raylibs.tune.search.variants import format_vars
 from raysim.raylibs.tune.trial import Trial
@@ -78,6 +79,8 @@ class PopulationBasedTraining(ByObjective):
         del log_config
         self._mutations = dict(hyperparam_mutations or {})
         _check(self._mutations, custom_explore_fn, quantile_fraction, perturbation_interval)
+        if mode:
+            assert mode in ("min", "max"), "`mode` must be 'min' or 'max'."
         super().__init__(metric, mode)
         self._time_attr = time_attr
         self._interval = perturbation_interval
@@ -309,7 +312,7 @@ def explore(
 
 def _draw(space: Any, draws: Any, rng: Any) -> Any:
     if is_domain(space):
-        return space.sample(rng)
+        return space.sample(random_state=rng)
     return draws.choice(space) if isinstance(space, list | tuple) else space()
 
 
@@ -338,7 +341,7 @@ def _check(
                 "etc."
             )
     if not mutations and not custom:
-        raise ValueError(
+        raise TuneError(
             "You must specify at least one of `hyperparam_mutations` or `custom_explore_fn` to "
             "use PBT."
         )

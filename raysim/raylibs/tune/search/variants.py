@@ -44,16 +44,16 @@ def variants(
     )
     functions = [(p, d) for p, d in found if isinstance(d, Function)]
     drawn = [(p, d) for p, d in found if not _is_grid(d) and not isinstance(d, Function)]
-    constant = {p: d.sample(rng) for p, d in drawn} if constant_grid_search else {}
+    constant = {p: d.sample(random_state=rng) for p, d in drawn} if constant_grid_search else {}
     turning = [grid.categories for _, grid in reversed(grids)]
     for point in product(*turning):
         config = _copied(space)
-        chosen = dict(constant) or {p: d.sample(rng) for p, d in drawn}
+        chosen = dict(constant) or {p: d.sample(random_state=rng) for p, d in drawn}
         chosen.update(zip((p for p, _ in reversed(grids)), point, strict=True))
         for path, value in chosen.items():
             _assign(config, path, value)
         for path, function in functions:
-            chosen[path] = _call(function, config, rng)
+            chosen[path] = _call(function, config)
             _assign(config, path, chosen[path])
         yield chosen, config
 
@@ -126,11 +126,11 @@ def _assign(config: Any, path: Path, value: Any, *, known: bool = False) -> None
     config[path[-1]] = value
 
 
-def _call(function: Function, config: dict[str, Any], rng: Any) -> Any:
+def _call(function: Function, config: dict[str, Any]) -> Any:
     try:
-        return function.sample(rng, config)
+        return function.sample(config)
     except (AttributeError, KeyError):  # older functions take ``spec`` and read ``spec.config.x``
-        return function.sample(rng, _Attributes({"config": config}))
+        return function.sample(_Attributes({"config": config}))
 
 
 class _Attributes(dict[str, Any]):
