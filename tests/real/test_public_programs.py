@@ -187,3 +187,31 @@ def test_what_stands_for_a_package_goes_to_tasks_by_its_name(tmp_path: Path) -> 
         "print(cloudpickle.loads(cloudpickle.dumps(transforms)) is transforms)\n"
     )
     assert launched("python", str(script))[0] == ["True"]
+
+
+def test_a_default_device_is_each_rank_s_own() -> None:
+    """``torch.set_default_device("cuda")``, which torch keeps below all other modes."""
+
+    def loop(_: Any) -> Any:
+        torch.set_default_device("cuda")
+        found = [torch.get_default_device(), torch.zeros(2, dtype=torch.long).device]
+        found += [torch.randn(2).device, next(nn.Linear(2, 2).parameters()).device]
+        with torch.device("cpu"):
+            found.append(torch.randn(2).device)
+        return [d.type for d in found]
+
+    assert fit_value(loop, workers=2) == ["cuda"] * 4 + ["cpu"]
+
+
+def test_events_of_streams_and_the_old_profiler() -> None:
+    """Which ended the process here: its tracer of Python takes greenlets for threads."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 8).cuda()
+        with torch.autograd.profiler.profile(with_stack=True) as watched:
+            model(torch.zeros(2, 8, device="cuda")).sum().backward()
+        event = torch.cuda.current_stream().record_event()
+        event.synchronize()
+        return event.query(), len(watched.key_averages(group_by_stack_n=5))
+
+    assert fit_value(loop, workers=1) == (True, 0)
