@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.rayapi.shapes import steps  # noqa: E402
+from raysim.rayapi.shapes.here import steps_here  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.training_script_parts import fit_value  # noqa: E402
 
@@ -215,3 +217,45 @@ def test_events_of_streams_and_the_old_profiler() -> None:
         return event.query(), len(watched.key_averages(group_by_stack_n=5))
 
     assert fit_value(loop, workers=1) == (True, 0)
+
+
+def test_a_loss_is_finite_to_whoever_asks() -> None:
+    """``float(loss)`` too, and numpy (I-JEPA asserts it); a nan of one's own stays one."""
+
+    def loop(_: Any) -> Any:
+        import numpy as np
+
+        loss = nn.Linear(8, 8).cuda()(torch.zeros(2, 8, device="cuda")).sum()
+        mean = 0.9 * float(loss) + 0.1
+        finite = np.isfinite(loss.item()), math.isfinite(float(loss)), not np.isnan(mean)
+        own = math.isnan(float("nan")), bool(np.isnan(np.nan)), np.isnan(np.ones(2)).any()
+        return all(finite), all(own[:2]), bool(own[2])
+
+    assert fit_value(loop, workers=1) == (True, True, False)
+
+
+def test_a_wrapper_s_forward_is_its_call() -> None:
+    """``DistributedDataParallel.forward(x)``, as Barlow Twins calls it: gradients were not reduced,
+    and a collective within the model was taken for tensor parallelism."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Any) -> Any:
+            out = self.layer(x)
+            torch.distributed.all_reduce(out)
+            return out.sum()
+
+    def loop(_: Any) -> Any:
+        model = nn.parallel.DistributedDataParallel(Twins().cuda())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        x = torch.zeros(4, 64, device="cuda")
+        for one in (model, model.forward):
+            optimizer.zero_grad()
+            one(x).backward()
+            optimizer.step()
+        return len(steps_here().shared.roles)  # alike
+
+    assert fit_value(loop, workers=2) == 1

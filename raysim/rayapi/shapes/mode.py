@@ -51,7 +51,7 @@ from raysim.rayapi.shapes.known import (
     with_numbers,
 )
 from raysim.rayapi.shapes.made import BY_VALUE, default_device, is_blank, placed
-from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
+from raysim.rayapi.shapes.numbers import NAN, SAID, SAID_OF_ANSWERS, Unknown
 from raysim.rayapi.shapes.roles import again, is_part, key_of_function, linked, shapes_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
@@ -70,7 +70,7 @@ _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
     _T.tolist: lambda t: _filled(t).tolist(),
     _T.numpy: lambda t: _filled(t).numpy(),
-    _T.__float__: lambda _: float("nan"),
+    _T.__float__: lambda _: NAN,
     _T.__int__: lambda _: 0,
     _T.__index__: lambda _: 0,
     _T.__bool__: lambda _: False,
@@ -81,7 +81,7 @@ _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
     if dtype.is_floating_point:
-        return Unknown("nan")
+        return Unknown(NAN)
     return False if dtype == torch.bool else 0
 
 
