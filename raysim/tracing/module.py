@@ -107,7 +107,7 @@ def trace(
         The module cannot be traced: its control flow depends on data, it uses an operator without
         a meta kernel, it cannot be copied, or it checkpoints activations itself.
     """
-    batch = int(_leading(example_inputs).shape[0])
+    batch = samples(example_inputs)
     _refuse(module)
     model = _copied(module, partial(_shape_of, dtype=dtype))
     given = tree_map_only(torch.Tensor, lambda t: _shape_of(t, dtype), example_inputs)
@@ -212,6 +212,26 @@ def leading(tree: object) -> torch.Tensor | None:
     """
     found = [t for t in tensors(tree) if t.dim()]
     return next((t for t in found if t.dim() > 1), next(iter(found), None))
+
+
+def samples(tree: object) -> int:
+    """The batch: of a list of pictures, as detectors take them, how many there are.
+
+    Raises
+    ------
+    ValueError
+        There is no tensor, or an empty one.
+    """
+    first: Any = tree
+    while isinstance(first, tuple | Mapping) and first:
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    if isinstance(first, list) and first and all(map(_is_picture, first)):
+        return len(first)
+    return int(_leading(tree).shape[0])
+
+
+def _is_picture(given: object) -> bool:
+    return isinstance(given, torch.Tensor) and given.dim() == 3 and given.is_floating_point()
 
 
 def _leading(example_inputs: Any) -> torch.Tensor:

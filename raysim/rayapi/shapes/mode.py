@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
-from raysim.rayapi.shapes import devices
+from raysim.rayapi.shapes import counts, devices
 from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.cpu_work import (
     CpuCounting,
@@ -302,6 +302,8 @@ class ShapesMode(TorchFunctionMode):
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
         remembers = alike and self.counting is None and not steps.own.learns
+        if counts.asks(func, args):
+            self.steps.say(MASKED)
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
             return ordinary(func, args, kwargs)
@@ -368,10 +370,12 @@ class ShapesMode(TorchFunctionMode):
                     "a sparse tensor on a GPU",
                     "the same by indices (gathers and index_add_ over edges), or a dense tensor",
                 ) from None
-            if not mixed(args, kwargs):
+            if mixed(args, kwargs):
+                args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
+                out = func(*args, **kwargs)
+            elif some_known(args) or (out := counts.without_kernel(func, args, kwargs)) is None:
                 raise
-            args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
-            out = func(*args, **kwargs)
+        out = counts.counted(func, args, out)
         if not self.tracing:
             devices.hand_on(args, kwargs, out)
         if made and func.__name__ in BY_VALUE and kwargs.get("device") != META:
