@@ -259,3 +259,37 @@ def test_a_wrapper_s_forward_is_its_call() -> None:
         return len(steps_here().shared.roles)  # alike
 
     assert fit_value(loop, workers=2) == 1
+
+
+def test_a_real_tensor_may_come_pickled() -> None:
+    """A picture that an actor with a GPU is sent; torch puts it together below all modes."""
+    import pickle
+
+    sent = pickle.dumps(torch.ones(2, 8))
+
+    def loop(_: Any) -> Any:
+        found = pickle.loads(sent)
+        return found.device.type, tuple(nn.Linear(8, 3).cuda()(found.cuda()).shape)
+
+    assert fit_value(loop, workers=1) == ("cpu", (2, 3))
+
+
+def test_a_later_pass_asks_a_dataset_for_one_sample() -> None:
+    """Epochs of few batches: two of them were made in each, by each rank."""
+    from torch.utils.data import DataLoader, Dataset
+
+    asked: list[int] = []
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return 32
+
+        def __getitem__(self, index: int) -> Any:
+            asked.append(index)
+            return torch.zeros(4), asked[-1]
+
+    def loop(_: Any) -> Any:
+        loader = DataLoader(Rows(), batch_size=8)
+        return [(len(list(loader)), len(asked)) for _ in range(3)]
+
+    assert fit_value(loop, workers=1) == [(4, 16), (4, 17), (4, 18)]
