@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
@@ -275,7 +276,11 @@ def _made_of_others(part: torch.nn.Module) -> dict[int, torch.Tensor]:
 def _copied(
     module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Module:
-    """A copy in training mode of other tensors; shared storage stays shared."""
+    """A copy of other tensors; shared storage stays shared.
+
+    In training mode, but for batch norms of a model that evaluates: one picture may be too little
+    for them to train on.
+    """
     memo: dict[int, Any] = {}
     twins: dict[tuple[object, ...], torch.Tensor] = {}
     for tensor in _tensors_of(module):
@@ -298,7 +303,11 @@ def _copied(
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error
-    return model.train()
+    model.train()
+    if not module.training:
+        for part in model.modules():
+            part.training &= not isinstance(part, _BatchNorm)
+    return model
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:

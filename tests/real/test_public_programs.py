@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 
 from raysim.rayapi.shapes import steps  # noqa: E402
 from raysim.rayapi.shapes.here import steps_here  # noqa: E402
+from raysim.tracing.module import trace  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.training_script_parts import fit_value  # noqa: E402
 
@@ -293,3 +294,9 @@ def test_a_later_pass_asks_a_dataset_for_one_sample() -> None:
         return [(len(list(loader)), len(asked)) for _ in range(3)]
 
     assert fit_value(loop, workers=1) == [(4, 16), (4, 17), (4, 18)]
+
+
+def test_one_picture_may_be_evaluated() -> None:
+    """Of a batch norm's one value: training, torch would refuse it."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
+    assert trace(model, (torch.zeros(1, 3, 3, 3),)).layers

@@ -6,7 +6,7 @@ which these have the layers and parameters' names. Weights are taken to be loade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -260,6 +260,23 @@ class _Encoder(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
 
+class _Tower(nn.Module):
+    """``Encoder``."""
+
+    def __init__(self, length: int, hidden: int, made: Iterable[nn.Module], dropout: float) -> None:
+        super().__init__()
+        self.pos_embedding = nn.Parameter(torch.zeros(1, length, hidden))
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.Sequential()
+        for i, layer in enumerate(made):
+            self.layers.add_module(f"encoder_layer_{i}", layer)
+        self.ln = nn.LayerNorm(hidden, eps=1e-6)
+
+    def forward(self, x: Any) -> Any:
+        """Of patches."""
+        return self.ln(self.layers(self.dropout(x + self.pos_embedding)))
+
+
 class VisionTransformer(nn.Module):
     """``torchvision.models.VisionTransformer``."""
 
@@ -270,15 +287,11 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.conv_proj = nn.Conv2d(3, hidden_dim, patch_size, patch_size)
         self.class_token = nn.Parameter(torch.zeros(1, 1, hidden_dim))
-        length = (image_size // patch_size) ** 2 + 1
-        self.pos_embedding = nn.Parameter(torch.zeros(1, length, hidden_dim))
-        self.dropout = nn.Dropout(dropout)
-        made = (
+        made = [
             _Encoder(hidden_dim, num_heads, mlp_dim, dropout, attention_dropout)
             for _ in range(num_layers)
-        )
-        self.layers = nn.Sequential(*made)
-        self.ln = nn.LayerNorm(hidden_dim, eps=1e-6)
+        ]
+        self.encoder = _Tower((image_size // patch_size) ** 2 + 1, hidden_dim, made, dropout)
         self.heads = nn.Sequential()
         self.heads.add_module("head", nn.Linear(hidden_dim, num_classes))
 
@@ -286,7 +299,7 @@ class VisionTransformer(nn.Module):
         """Of pictures."""
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
-        return self.heads(self.ln(self.layers(self.dropout(x + self.pos_embedding)))[:, 0])
+        return self.heads(self.encoder(x)[:, 0])
 
 
 def _vit(patch: int, layers: int, heads: int, hidden: int, wide: int) -> Any:
