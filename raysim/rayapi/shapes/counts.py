@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from raysim.rayapi.shapes.known import to_device
 from raysim.tracing.operators import tensors
 from raysim.tracing.values import CONSTANT
 
@@ -35,6 +36,22 @@ def asks(func: Any, args: Any) -> bool:
     return bool(args[0].is_meta) and not hasattr(args[0], "raysim_values")
 
 
+def picks(func: Any, args: Any) -> bool:
+    """Whether a mask's places are written with gradients, which backward picks by them."""
+    return func is _T.__setitem__ and any(t.requires_grad for t in tensors((args[0], args[2:])))
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """A function of torch, or what is taken in its place."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        found = without_kernel(func, args, kwargs)
+        if found is None:
+            raise
+        return found
+
+
 def without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
     """What a function makes that torch has no shapes for; None: it is no such function."""
     name = getattr(func, "__name__", "")
@@ -45,9 +62,9 @@ def without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
         found = _all_places(given)
         as_tuple = func is torch.where or kwargs.get("as_tuple")
         return found if as_tuple else torch.stack(found, 1)
-    if func is _T.__getitem__:
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return func(args[0], tuple(p for part in index for p in _picked(part)))
+    if func in (_T.__getitem__, _T.__setitem__):
+        found = func(args[0], picked(args[1]), *args[2:])
+        return args[0] if found is None else found
     if func in _BINS:
         weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
         bins = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
@@ -61,15 +78,33 @@ def without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _all_places(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    known = getattr(mask, "raysim_values", None)
+    if known is not None:
+        return tuple(map(to_device, known.nonzero(as_tuple=True)))
     most = getattr(mask, _MOST, mask.numel())
     one = torch.empty(most, dtype=torch.int64, device=mask.device)
     return (one,) * max(1, mask.dim())
 
 
+def picked(index: Any) -> tuple[Any, ...]:
+    """An index without masks."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return tuple(p for part in parts for p in _picked(part))
+
+
 def _picked(part: Any) -> tuple[Any, ...]:
-    """An index, or the places of a mask."""
+    """An index; the places of a mask; a slice with numbers, 0 where nobody knows them."""
+    if isinstance(part, slice):
+        return (slice(*map(_number, (part.start, part.stop, part.step))),)
     is_mask = isinstance(part, torch.Tensor) and part.dtype == torch.bool
     return _all_places(part) if is_mask else (part,)
+
+
+def _number(bound: Any) -> Any:
+    if not isinstance(bound, torch.Tensor):
+        return bound
+    known = getattr(bound, "raysim_values", bound)
+    return 0 if known.is_meta else int(known)
 
 
 def _all_one(given: torch.Tensor, asked: Any) -> Any:

@@ -306,6 +306,8 @@ class ShapesMode(TorchFunctionMode):
             self.steps.say(MASKED)
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
+            if counts.picks(func, args):
+                args = (args[0], counts.picked(args[1]), *args[2:])
             return ordinary(func, args, kwargs)
         if not remembers:
             types_count = self.types_count and self.steps.half is None
@@ -333,7 +335,7 @@ class ShapesMode(TorchFunctionMode):
         """Of a shape that nobody knows without them."""
         found = of_values(func, args, kwargs)
         if found is None:
-            raise  # noqa: PLE0704  (what shapes alone have raised)
+            return counts.run(func, args, kwargs)  # which raises what shapes alone have raised
         (out,) = tree_map_only(torch.Tensor, to_device, found)
         if self.tape is not None:
             self.tape.note(func, args, kwargs, out)
@@ -372,7 +374,7 @@ class ShapesMode(TorchFunctionMode):
                 ) from None
             if mixed(args, kwargs):
                 args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
-                out = func(*args, **kwargs)
+                out = counts.run(func, args, kwargs)
             elif some_known(args) or (out := counts.without_kernel(func, args, kwargs)) is None:
                 raise
         out = counts.counted(func, args, out)
