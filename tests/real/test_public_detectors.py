@@ -51,6 +51,7 @@ def test_how_many_there_are_of_what_nobody_knows() -> None:
         labels = torch.zeros(4, device="cuda").long()
         model(images, labels).backward()
         found = torch.bincount(model.layer(images[0]).argmax(0).flatten(), minlength=9)
+        assert torch.allclose(found, found + 1)  # a script's own assertion holds
         roles = steps_here().shared.roles.values()  # type: ignore[union-attr]
         return model.seen, len(found), next(iter(roles)).batch
 

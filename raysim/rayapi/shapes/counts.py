@@ -26,6 +26,8 @@ _ZEROS = frozenset([torch.zeros, torch.zeros_like, _T.new_zeros])
 _UNIONS = frozenset([_T.__or__, _T.__ior__, torch.bitwise_or, torch.logical_or, torch.cat])
 _LIKE = frozenset([_T.to, _T.bool, _T.view, _T.reshape, _T.flatten, torch.flatten])
 _BINS = frozenset([torch.bincount, _T.bincount])
+_ALIKE = frozenset([torch.allclose, torch.equal, _T.allclose, _T.equal])
+"""What a script asserts of numbers that nobody knows: it holds."""
 _UNIQUE = frozenset(["unique", "unique_consecutive"])
 
 
@@ -70,6 +72,8 @@ def without_kernel(func: Any, args: Any, kwargs: Any) -> Any:
         bins = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
         kind = torch.int64 if weights is None else torch.float64
         return torch.empty(max(1, bins), dtype=kind, device=given.device)
+    if func in _ALIKE:
+        return True
     if name in _UNIQUE:
         return _all_one(given, kwargs)
     if name == "nms":
