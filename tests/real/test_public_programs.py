@@ -300,3 +300,20 @@ def test_one_picture_may_be_evaluated() -> None:
     """Of a batch norm's one value: training, torch would refuse it."""
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
     assert trace(model, (torch.zeros(1, 3, 3, 3),)).layers
+
+
+def test_gradients_of_weights_are_a_backward() -> None:
+    """``torch.autograd.grad(loss, weights)``, sample by sample; from the third on it failed."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        begin = time.time()
+        for _step in range(4):
+            loss = model(torch.zeros(2, 8, device="cuda")).sum()
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for weight, gradient in zip(model.parameters(), found, strict=True):
+                    weight.sub_(gradient)
+        return [tuple(t.shape) for t in found], time.time() > begin
+
+    assert fit_value(loop, workers=1) == ([(4, 8), (4,)], True)

@@ -297,6 +297,8 @@ class ShapesMode(TorchFunctionMode):
         """On shapes, and on the integers beside them where all are known."""
         if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
             return attend(func, *args, **kwargs)
+        if func is torch.autograd.grad and self._of_weights(args, kwargs):
+            return tuple(self._gradient(w) for w in tensors(args[1]))
         steps = self.steps
         alike = steps.steady or self.generates
         if self.tape is not None:
@@ -400,6 +402,15 @@ class ShapesMode(TorchFunctionMode):
             return _value_of(answer, known)
         self.steps.say(SAID_OF_ANSWERS if self.steps.worker.answers else SAID)
         return answer(tensor)
+
+    def _of_weights(self, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        """Gradients of a model's weights, of which none is asked for: a backward."""
+        steps = self.steps
+        weights = all(isinstance(t, torch.nn.Parameter) and t.is_leaf for t in tensors(args[1]))
+        if steps.inside or self.tracing or given.get("create_graph") or not weights:
+            return False
+        steps.backward(steps.loose.forward(next(tensors(args[0]))))
+        return steps.optimizers.has_gradients
 
     def _gradient(self, of: torch.Tensor) -> torch.Tensor | None:
         """What a backward has made, which is nowhere until somebody asks for it."""
