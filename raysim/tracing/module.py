@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
@@ -109,7 +110,7 @@ def trace(
         The module cannot be traced: its control flow depends on data, it uses an operator without
         a meta kernel, it cannot be copied, or it checkpoints activations itself.
     """
-    batch = int(_leading(example_inputs).shape[0])
+    batch = samples(example_inputs)
     _refuse(module)
     answers = script is not None and script.answers
     model = _copied(module, partial(_shape_of, dtype=dtype), as_it_is=answers)
@@ -218,6 +219,26 @@ def leading(tree: object) -> torch.Tensor | None:
     return next((t for t in found if t.dim() > 1), next(iter(found), None))
 
 
+def samples(tree: object) -> int:
+    """The batch: of a list of pictures, as detectors take them, how many there are.
+
+    Raises
+    ------
+    ValueError
+        There is no tensor, or an empty one.
+    """
+    first: Any = tree
+    while isinstance(first, tuple | Mapping) and first:
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    if isinstance(first, list) and first and all(map(_is_picture, first)):
+        return len(first)
+    return int(_leading(tree).shape[0])
+
+
+def _is_picture(given: object) -> bool:
+    return isinstance(given, torch.Tensor) and given.dim() == 3 and given.is_floating_point()
+
+
 def _leading(example_inputs: Any) -> torch.Tensor:
     first = leading(example_inputs)
     if first is None or first.shape[0] == 0:
@@ -260,7 +281,11 @@ def _copied(
     module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor],
     *, as_it_is: bool = False,
 ) -> torch.nn.Module:  # fmt: skip
-    """A copy of other tensors, in training mode or ``as_it_is``; shared storage stays shared."""
+    """A copy of other tensors; shared storage stays shared.
+
+    In training mode, but for batch norms of a model that evaluates (one picture may be too little
+    for them to train on), or ``as_it_is``.
+    """
     memo: dict[int, Any] = {}
     twins: dict[tuple[object, ...], torch.Tensor] = {}
     for tensor in _tensors_of(module):
@@ -283,7 +308,13 @@ def _copied(
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error
-    return model if as_it_is else model.train()
+    if as_it_is:
+        return model
+    model.train()
+    if not module.training:
+        for part in model.modules():
+            part.training &= not isinstance(part, _BatchNorm)
+    return model
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ pytest.importorskip("transformers.modeling_utils")  # now, so that it has torch'
 from torch import nn  # noqa: E402
 
 from raysim.rayapi.shapes import steps  # noqa: E402
+from raysim.rayapi.shapes.here import steps_here  # noqa: E402
+from raysim.tracing.module import trace  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.training_script_parts import fit_value  # noqa: E402
 
@@ -187,3 +190,130 @@ def test_what_stands_for_a_package_goes_to_tasks_by_its_name(tmp_path: Path) -> 
         "print(cloudpickle.loads(cloudpickle.dumps(transforms)) is transforms)\n"
     )
     assert launched("python", str(script))[0] == ["True"]
+
+
+def test_a_default_device_is_each_rank_s_own() -> None:
+    """``torch.set_default_device("cuda")``, which torch keeps below all other modes."""
+
+    def loop(_: Any) -> Any:
+        torch.set_default_device("cuda")
+        found = [torch.get_default_device(), torch.zeros(2, dtype=torch.long).device]
+        found += [torch.randn(2).device, next(nn.Linear(2, 2).parameters()).device]
+        with torch.device("cpu"):
+            found.append(torch.randn(2).device)
+        return [d.type for d in found]
+
+    assert fit_value(loop, workers=2) == ["cuda"] * 4 + ["cpu"]
+
+
+def test_events_of_streams_and_the_old_profiler() -> None:
+    """Which ended the process here: its tracer of Python takes greenlets for threads."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 8).cuda()
+        with torch.autograd.profiler.profile(with_stack=True) as watched:
+            model(torch.zeros(2, 8, device="cuda")).sum().backward()
+        event = torch.cuda.current_stream().record_event()
+        event.synchronize()
+        return event.query(), len(watched.key_averages(group_by_stack_n=5))
+
+    assert fit_value(loop, workers=1) == (True, 0)
+
+
+def test_a_loss_is_finite_to_whoever_asks() -> None:
+    """``float(loss)`` too, and numpy (I-JEPA asserts it); a nan of one's own stays one."""
+
+    def loop(_: Any) -> Any:
+        import numpy as np
+
+        loss = nn.Linear(8, 8).cuda()(torch.zeros(2, 8, device="cuda")).sum()
+        mean = 0.9 * float(loss) + 0.1
+        finite = np.isfinite(loss.item()), math.isfinite(float(loss)), not np.isnan(mean)
+        own = math.isnan(float("nan")), bool(np.isnan(np.nan)), np.isnan(np.ones(2)).any()
+        return all(finite), all(own[:2]), bool(own[2])
+
+    assert fit_value(loop, workers=1) == (True, True, False)
+
+
+def test_a_wrapper_s_forward_is_its_call() -> None:
+    """``DistributedDataParallel.forward(x)``, as Barlow Twins calls it: gradients were not reduced,
+    and a collective within the model was taken for tensor parallelism."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x: Any) -> Any:
+            out = self.layer(x)
+            torch.distributed.all_reduce(out)
+            return out.sum()
+
+    def loop(_: Any) -> Any:
+        model = nn.parallel.DistributedDataParallel(Twins().cuda())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        x = torch.zeros(4, 64, device="cuda")
+        for one in (model, model.forward):
+            optimizer.zero_grad()
+            one(x).backward()
+            optimizer.step()
+        return len(steps_here().shared.roles)  # alike
+
+    assert fit_value(loop, workers=2) == 1
+
+
+def test_a_real_tensor_may_come_pickled() -> None:
+    """A picture that an actor with a GPU is sent; torch puts it together below all modes."""
+    import pickle
+
+    sent = pickle.dumps(torch.ones(2, 8))
+
+    def loop(_: Any) -> Any:
+        found = pickle.loads(sent)
+        return found.device.type, tuple(nn.Linear(8, 3).cuda()(found.cuda()).shape)
+
+    assert fit_value(loop, workers=1) == ("cpu", (2, 3))
+
+
+def test_a_later_pass_asks_a_dataset_for_one_sample() -> None:
+    """Epochs of few batches: two of them were made in each, by each rank."""
+    from torch.utils.data import DataLoader, Dataset
+
+    asked: list[int] = []
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return 32
+
+        def __getitem__(self, index: int) -> Any:
+            asked.append(index)
+            return torch.zeros(4), asked[-1]
+
+    def loop(_: Any) -> Any:
+        loader = DataLoader(Rows(), batch_size=8)
+        return [(len(list(loader)), len(asked)) for _ in range(3)]
+
+    assert fit_value(loop, workers=1) == [(4, 16), (4, 17), (4, 18)]
+
+
+def test_one_picture_may_be_evaluated() -> None:
+    """Of a batch norm's one value: training, torch would refuse it."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)).eval()
+    assert trace(model, (torch.zeros(1, 3, 3, 3),)).layers
+
+
+def test_gradients_of_weights_are_a_backward() -> None:
+    """``torch.autograd.grad(loss, weights)``, sample by sample; from the third on it failed."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        begin = time.time()
+        for _step in range(4):
+            loss = model(torch.zeros(2, 8, device="cuda")).sum()
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            with torch.no_grad():
+                for weight, gradient in zip(model.parameters(), found, strict=True):
+                    weight.sub_(gradient)
+        return [tuple(t.shape) for t in found], time.time() > begin
+
+    assert fit_value(loop, workers=1) == ([(4, 8), (4,)], True)

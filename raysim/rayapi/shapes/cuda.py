@@ -63,8 +63,10 @@ class _Stream(torch.Stream):
     wait = wait_event = wait_stream = record  # type: ignore[assignment]
 
     def record_event(self, event: Any = None) -> Any:
-        """The event, which is watched by itself."""
-        return event
+        """The event, or a new one, behind all that is queued."""
+        made: Any = torch.cuda.Event() if event is None else event  # type: ignore[no-untyped-call]
+        made.record()
+        return made
 
     def query(self) -> bool:
         """Whether all is done: nobody polls for long."""

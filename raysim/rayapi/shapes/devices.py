@@ -49,7 +49,10 @@ SEVERAL = (
     "copies nothing between them"
 )
 _OURS = next(iter(raysim.__path__))
-_HAND_ON = frozenset(["device", "get_parameter_device", "<genexpr>"])
+_HAND_ON = frozenset([
+    "device", "get_parameter_device", "get_default_device", "_get_device_with_index",
+    "__torch_function__", "<genexpr>",
+])  # fmt: skip
 """Of transformers and diffusers, what a model's ``device`` is made of."""
 _SAME = "Expected all tensors to be on the same device, but "
 _REAL = frozenset([torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -68,6 +68,8 @@ class _Prices:
         self.threads = 1 if workers else steps.host_threads
         self._known: dict[int, Work] = {}
         self._made: set[int] = set()
+        self.made: dict[Any, Made] = {}
+        """Batches of a dataset that is this rank's own."""
 
     def make(self, samples: int, run: Callable[[], Any], *, again: bool = False) -> Any:
         """A batch that is really made; ``again``: another rank has made one."""
@@ -149,8 +151,12 @@ class _Looking:
         self._loader, self._prices = loader, prices
         self._seen: dict[int, Seen] = {}
         """By how many samples they have."""
-        self._kind = told(loader)
-        self._shared = prices.steps.shared.batches
+        kind = told(loader)
+        self._key = kind, prices.threads
+        self._made: dict[Any, Made] = prices.made if kind is None else prices.steps.shared.batches
+        """Batches of other passes, and of other ranks where all have the same."""
+        self._alone = False
+        """Its first sample is not like theirs."""
         self._first: Any = None
         """Sample of the batch that was made last."""
 
@@ -160,7 +166,7 @@ class _Looking:
         if known is not None and known.times >= ALIKE:
             self._prices.found(len(indices))
             return known.again()
-        return self._own(indices) if self._kind is None else self._anyone(indices)
+        return self._own(indices) if self._alone else self._anyone(indices)
 
     def _own(self, indices: Any) -> Any:
         known, samples = self._seen.get(len(indices)), len(indices)
@@ -174,10 +180,10 @@ class _Looking:
         """What another rank or pass has made, or may take."""
         samples, fiber = len(indices), this_fiber()
         begin_ns = fiber_ns(fiber)
-        key = self._kind, samples, self._prices.threads
-        made = self._shared.get(key)
+        key = (*self._key, samples)
+        made = self._made.get(key)
         if made is not None and samples not in self._seen and not self._fits(made, indices):
-            self._kind = None
+            self._alone = True
             return self._own(indices)
         if made is not None and made.seen.times >= ALIKE:
             return self._taken(samples, made, begin_ns)
@@ -186,7 +192,7 @@ class _Looking:
         found = Seen(self._prices.make(samples, run, again=made is not None))
         if made is not None and made.seen.shapes == found.shapes:
             found.times = made.seen.times + 1
-        self._shared[key] = Made(
+        self._made[key] = Made(
             seen=found, sample=shapes_of(self._first), took_ns=fiber_ns(fiber) - first_ns,
             work=self._prices.known(samples),
         )  # fmt: skip

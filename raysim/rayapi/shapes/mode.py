@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors  # what DeviceContext overrides
 from torch.utils._pytree import tree_map_only
 
-from raysim.rayapi.shapes import devices
+from raysim.rayapi.shapes import counts, devices
 from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.cpu_work import (
     CpuCounting,
@@ -50,7 +50,8 @@ from raysim.rayapi.shapes.known import (
     to_device,
     with_numbers,
 )
-from raysim.rayapi.shapes.numbers import SAID, SAID_OF_ANSWERS, Unknown
+from raysim.rayapi.shapes.made import BY_VALUE, default_device, is_blank, placed
+from raysim.rayapi.shapes.numbers import NAN, SAID, SAID_OF_ANSWERS, Unknown
 from raysim.rayapi.shapes.roles import again, is_part, key_of_function, linked, shapes_of
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.operators import tensors
@@ -61,9 +62,6 @@ from raysim.tracing.walk import compiled_function, in_compiled_function
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
-_INTEGERS = frozenset(["arange", "randint", "randperm", "tril_indices", "triu_indices"])
-"""Make integers unless told otherwise."""
-_BY_VALUE = frozenset(["as_tensor", "asarray", "full", "scalar_tensor", "tensor"])
 _CONSTRUCTORS = frozenset(_device_constructors())
 _T = torch.Tensor
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -72,7 +70,7 @@ _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
     _T.item: lambda t: no_value(t.dtype),
     _T.tolist: lambda t: _filled(t).tolist(),
     _T.numpy: lambda t: _filled(t).numpy(),
-    _T.__float__: lambda _: float("nan"),
+    _T.__float__: lambda _: NAN,
     _T.__int__: lambda _: 0,
     _T.__index__: lambda _: 0,
     _T.__bool__: lambda _: False,
@@ -83,7 +81,7 @@ _UNKNOWN: dict[Any, Callable[[torch.Tensor], Any]] = {
 def no_value(dtype: torch.dtype) -> Any:
     """What is said for one that nobody knows."""
     if dtype.is_floating_point:
-        return Unknown("nan")
+        return Unknown(NAN)
     return False if dtype == torch.bool else 0
 
 
@@ -207,7 +205,10 @@ class ShapesMode(TorchFunctionMode):
             return self.steps.own.on_values(values, func, args)
         given = dict(kwargs or {})
         own, inside = self.steps.own, self.tracing or self.steps.inside
-        here = not self.tracing and is_on_cpu(args, given, makes=func in _CONSTRUCTORS)
+        makes = func in _CONSTRUCTORS
+        if makes and given.get("device") is None and (default := default_device()) is not None:
+            given["device"] = default
+        here = not self.tracing and is_on_cpu(args, given, makes=makes)
         on_cpu = here and not inside
         loose = self.steps.loose.takes(args, given)
         if own.counts and not loose:
@@ -255,7 +256,7 @@ class ShapesMode(TorchFunctionMode):
         answer = _UNKNOWN.get(func)
         if answer is not None and not self.tracing and args[0].is_meta:
             return self._unknown(args[0], answer)
-        if given.get("device") is not None and (on_gpu(given["device"]) or _is_blank(func, args)):
+        if given.get("device") is not None and (on_gpu(given["device"]) or is_blank(func, args)):
             given["device"] = META  # ``empty_like``, as ``Module.to_empty`` calls it
             given.pop("pin_memory", None)
         out = self._on_values(func, args, given, name)
@@ -266,18 +267,18 @@ class ShapesMode(TorchFunctionMode):
     def _constructed(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         device = kwargs.get("device")
         there = device is not None and on_gpu(device)
-        placed = _placed(func, kwargs, on_host=self.on_host)
+        given = placed(func, kwargs, on_host=self.on_host)
         args = with_numbers(args)
-        out: torch.Tensor = self._noted(func, args, placed, made=not self.on_host)
-        if there and func.__name__ in _BY_VALUE:
+        out: torch.Tensor = self._noted(func, args, given, made=not self.on_host)
+        if there and func.__name__ in BY_VALUE:
             self.steps.own.copied(out)
         if there and self.tape is None:
             self._on_gpu(out)
         if there and not self.tracing:
             devices.place(out, device, self.steps.worker.devices[0])
         if self.counting is not None and args and isinstance(args[0], tuple | list):
-            self.counting.read(out.numel() if func.__name__ in _BY_VALUE else 0)
-        return (kept_constant if self.tracing else counted)(func, args, placed, out)
+            self.counting.read(out.numel() if func.__name__ in BY_VALUE else 0)
+        return (kept_constant if self.tracing else counted)(func, args, given, out)
 
     @property
     def _watches(self) -> bool:
@@ -296,13 +297,19 @@ class ShapesMode(TorchFunctionMode):
         """On shapes, and on the integers beside them where all are known."""
         if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
             return attend(func, *args, **kwargs)
+        if func is torch.autograd.grad and self._of_weights(args, kwargs):
+            return tuple(self._gradient(w) for w in tensors(args[1]))
         steps = self.steps
         alike = steps.steady or self.generates
         if self.tape is not None:
             alike = steps.several.pending and not (steps.inside or self.tracing)
         remembers = alike and not (self.tracing or steps.own.learns) and self.counting is None
+        if counts.asks(func, args):
+            self.steps.say(MASKED)
         ordinary: Callable[..., Any] = self._remembered if remembers else self._noted
         if self.tracing:
+            if counts.picks(func, args):
+                args = (args[0], counts.picked(args[1]), *args[2:])
             return ordinary(func, args, kwargs)
         if not remembers:
             types_count = self.types_count and self.steps.half is None
@@ -330,7 +337,7 @@ class ShapesMode(TorchFunctionMode):
         """Of a shape that nobody knows without them."""
         found = of_values(func, args, kwargs)
         if found is None:
-            raise  # noqa: PLE0704  (what shapes alone have raised)
+            return counts.run(func, args, kwargs)  # which raises what shapes alone have raised
         (out,) = tree_map_only(torch.Tensor, to_device, found)
         if self.tape is not None:
             self.tape.note(func, args, kwargs, out)
@@ -367,13 +374,15 @@ class ShapesMode(TorchFunctionMode):
                     "a sparse tensor on a GPU",
                     "the same by indices (gathers and index_add_ over edges), or a dense tensor",
                 ) from None
-            if not mixed(args, kwargs):
+            if mixed(args, kwargs):
+                args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
+                out = counts.run(func, args, kwargs)
+            elif some_known(args) or (out := counts.without_kernel(func, args, kwargs)) is None:
                 raise
-            args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
-            out = func(*args, **kwargs)
+        out = counts.counted(func, args, out)
         if not self.tracing:
             devices.hand_on(args, kwargs, out)
-        if made and func.__name__ in _BY_VALUE and "device" not in kwargs:
+        if made and func.__name__ in BY_VALUE and kwargs.get("device") != META:
             out = to_device(out) if out.is_floating_point() else out
         if self.tape is not None and isinstance(out, torch.Tensor | tuple | list):
             self.tape.note(func, args, kwargs, out)
@@ -393,6 +402,15 @@ class ShapesMode(TorchFunctionMode):
             return _value_of(answer, known)
         self.steps.say(SAID_OF_ANSWERS if self.steps.worker.answers else SAID)
         return answer(tensor)
+
+    def _of_weights(self, args: Sequence[Any], given: Mapping[str, Any]) -> bool:
+        """Gradients of a model's weights, of which none is asked for: a backward."""
+        steps = self.steps
+        weights = all(isinstance(t, torch.nn.Parameter) and t.is_leaf for t in tensors(args[1]))
+        if steps.inside or self.tracing or given.get("create_graph") or not weights:
+            return False
+        steps.backward(steps.loose.forward(next(tensors(args[0]))))
+        return steps.optimizers.has_gradients
 
     def _gradient(self, of: torch.Tensor) -> torch.Tensor | None:
         """What a backward has made, which is nowhere until somebody asks for it."""
@@ -466,12 +484,6 @@ class ShapesMode(TorchFunctionMode):
         return devices.leaves_gpu(made)
 
 
-def _is_blank(func: Any, args: Sequence[Any]) -> bool:
-    """Whether it makes a tensor like another without values, for values that nobody knows."""
-    blank = func in (torch.empty_like, _T.new_empty)
-    return blank and args[0].is_meta and args[0].is_floating_point()
-
-
 _transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__  # noqa: SLF001
@@ -482,19 +494,3 @@ def _value_of(answer: Callable[..., Any], known: torch.Tensor) -> Any:
     """What the function says of values that are known."""
     name = next(f.__name__ for f, a in _UNKNOWN.items() if a is answer)
     return getattr(known, name)()
-
-
-def _placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, Any]:
-    """Where a new tensor is made."""
-    device, dtype, name = kwargs.get("device"), kwargs.get("dtype"), func.__name__
-    if device is not None and on_gpu(device):
-        return {**kwargs, "device": META}
-    kwargs.pop("device", None)
-    if on_host:
-        return kwargs
-    real = not getattr(dtype, "is_floating_point", dtype is float) if dtype else name in _INTEGERS
-    if real or name in _BY_VALUE:
-        return kwargs
-    kwargs.pop("pin_memory", None)
-    kwargs.pop("generator", None)
-    return {**kwargs, "device": META}

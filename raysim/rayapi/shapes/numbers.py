@@ -1,14 +1,18 @@
 """Numbers that nobody knows: the loss that a script asks for, and what it computes of it.
 
 Real counterpart: a float. It prints as nan and compares as nan does, but is taken to be finite by
-whoever asks (``math.isfinite``): scripts that guard against divergence end there.
+whoever asks (``math.isfinite``, ``numpy.isnan``): scripts that guard against divergence end there.
+A nan has bits to spare, which tell it from a script's own, and stay in what is computed of it.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -25,10 +29,27 @@ SAID_OF_ANSWERS = (
 )
 
 
+_MARK = int.from_bytes(b"raysim", "big")
+NAN: float = struct.unpack("<d", struct.pack("<Q", 0x7FF8 << 48 | _MARK))[0]
+"""``float(loss)``, which may be of no class of ours."""
+
+
 class Unknown(float):
     """One of them."""
 
     __slots__ = ()
+
+
+def is_unknown(value: object) -> bool:
+    """Whether it is one, or was computed of one."""
+    if isinstance(value, Unknown):
+        return True
+    return isinstance(value, float) and value != value and _low_bits(value) == _MARK  # noqa: PLR0124
+
+
+def _low_bits(value: float) -> int:
+    bits: int = struct.unpack("<Q", struct.pack("<d", value))[0]
+    return bits & (1 << 48) - 1
 
 
 def _staying(name: str) -> Callable[..., Any]:
@@ -37,7 +58,7 @@ def _staying(name: str) -> Callable[..., Any]:
 
     def operate(self: Unknown, *others: Any) -> Any:
         out = real(self, *others)
-        return Unknown("nan") if isinstance(out, float) else out
+        return Unknown(NAN) if isinstance(out, float) else out
 
     return operate
 
@@ -52,11 +73,12 @@ for _name in ("__neg__", "__abs__", "__pos__", "__round__"):
 def install(r: Replaced) -> None:
     """What a script asks of one."""
     for name, answer in {"isfinite": True, "isnan": False, "isinf": False}.items():
-        r.around(math, name, _answering(answer))
+        for module in (math, np):
+            r.around(module, name, _answering(answer))
 
 
-def _answering(answer: bool) -> Callable[..., bool]:
-    def ask(real: Callable[[Any], bool], _steps: Steps, value: Any) -> bool:
-        return answer if isinstance(value, Unknown) else real(value)
+def _answering(answer: bool) -> Callable[..., Any]:
+    def ask(real: Callable[..., Any], _steps: Steps, value: Any, *more: Any, **named: Any) -> Any:
+        return answer if is_unknown(value) else real(value, *more, **named)
 
     return ask

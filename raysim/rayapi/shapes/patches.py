@@ -46,8 +46,9 @@ from raysim.rayapi.shapes import (
     watching,
     wrappers,
 )
+from raysim.rayapi.shapes.cpu_work import stays_on_cpu
 from raysim.rayapi.shapes.here import steps_here, worker_here
-from raysim.rayapi.shapes.known import META
+from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -181,6 +182,7 @@ def _modules(r: Replaced) -> None:
     r.around(torch.autograd, "backward", _backward)
     r.around(DataLoader, "__iter__", lambda _real, steps, self: loader.batches(self, steps))
     r.around(DataLoader, "check_worker_number_rationality", lambda *_: None)
+    r.around(torch._utils, "_rebuild_tensor", _unpickled)  # noqa: SLF001  (no other door)
     r.around(torch.autocast, "__init__", _autocast_made)
     r.around(torch.autocast, "__enter__", _autocast)
     for name in ("is_autocast_enabled", "get_autocast_dtype"):
@@ -222,6 +224,16 @@ def _backward(real: Any, steps: Steps, loss: Any, *args: Any, **kwargs: Any) -> 
     else:
         one = loss if isinstance(loss, torch.Tensor) else next(iter(loss))
         steps.backward(steps.loose.forward(one))
+
+
+def _unpickled(real: Any, _steps: Steps, *parts: Any) -> torch.Tensor:
+    """A tensor that pickle puts together: a real one is as one of the CPU is here."""
+    with torch._C.DisableTorchFunction():  # noqa: SLF001
+        made: torch.Tensor = real(*parts)
+    if made.is_meta or not (made.is_floating_point() or made.is_complex()):
+        return made
+    out: torch.Tensor = stays_on_cpu(to_device(made))
+    return out
 
 
 def _of_gpus(real: Any, _steps: Steps, *device: Any) -> Any:

@@ -16,7 +16,7 @@ from raysim.rayapi.shapes import spread
 from raysim.rayapi.shapes.compiled import marks
 from raysim.rayapi.shapes.known import META
 from raysim.rayapi.shapes.optimizers import SPARSE
-from raysim.tracing.module import leading
+from raysim.tracing.module import leading, samples
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import PLAIN, key_of
 
@@ -131,7 +131,7 @@ def role_of(outputs: Any, given: Any) -> Role:
 def samples_of(given: Any) -> int:
     """The batch."""
     first = leading(given)
-    return int(first.shape[0]) if first is not None else 1
+    return samples(given) if first is not None and first.shape[0] else 1
 
 
 def is_part(out: torch.Tensor, args: Any) -> bool:

@@ -86,6 +86,9 @@ def install(r: Replaced) -> None:
     r.around(profiler, "start", lambda _real, steps, *_: steps.say(_PROFILER))
     r.around(profiler, "stop", _nothing)
     r.around(profiler, "step", _step)
+    old: Any = torch.autograd.profiler.profile
+    r.around(old, "__enter__", _entered)
+    r.around(old, "__exit__", _nothing)
     base = profiler.__mro__[1]
     for name in (*_SILENT, *_EXPORTS):
         r.around(base, name, _nothing)
@@ -98,6 +101,12 @@ _CUDART = SimpleNamespace(cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> None:
     """Recorded."""
+
+
+def _entered(_real: Callable[..., Any], steps: Steps, profiler: Any) -> Any:
+    """``torch.autograd.profiler``, whose tracer of Python knows no fibers: it ends the process."""
+    steps.say(_PROFILER)
+    return profiler
 
 
 def _no_events(*_args: Any, **_kwargs: Any) -> EventList:

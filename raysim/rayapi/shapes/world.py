@@ -22,6 +22,8 @@ _push, _pop = _C._push_on_torch_function_stack, _C._pop_torch_function_stack  # 
 _depth, _set_grad = _C._len_torch_function_stack, _C._set_grad_enabled  # noqa: SLF001
 _listeners, _listener = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at  # noqa: SLF001
 
+_contexts: Any = torch._GLOBAL_DEVICE_CONTEXT  # noqa: SLF001
+
 
 class ThreadState:
     """Of one worker, while it does not run."""
@@ -33,6 +35,8 @@ class ThreadState:
         self._grad = True
         self._half: torch.dtype | None = None
         self._default = self._outside = torch.get_default_dtype()
+        self._device: Any = None
+        """What ``set_default_device`` has made; its mode is among those above."""
 
     def enter(self) -> None:
         """It runs."""
@@ -47,6 +51,7 @@ class ThreadState:
             torch.set_autocast_dtype("cuda", self._half)
         self._outside = torch.get_default_dtype()
         torch.set_default_dtype(self._default)
+        _contexts.device_context = self._device
 
     def leave(self) -> None:
         """It waits, or has ended."""
@@ -64,6 +69,8 @@ class ThreadState:
             torch.set_autocast_enabled("cuda", False)
         self._default = torch.get_default_dtype()
         torch.set_default_dtype(self._outside)
+        self._device = getattr(_contexts, "device_context", None)
+        _contexts.device_context = None
 
 
 def begin(worker: Worker, shared: Shared) -> None:

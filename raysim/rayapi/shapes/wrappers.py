@@ -53,7 +53,9 @@ def install(r: Replaced) -> None:
 
 
 def handed_on(_real: Any, steps: Steps, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """A wrapper's ``forward``, within another module."""
+    """A wrapper's ``forward``, within another module; by itself it is the model's call."""
+    if not steps.inside and steps.signature(self) is not None:
+        return torch.nn.Module.__call__(self, *args, **kwargs)
     args, kwargs = devices.given(steps, self, args, kwargs)
     return self.module(*args, **kwargs)
 

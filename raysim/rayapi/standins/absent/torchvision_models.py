@@ -6,7 +6,7 @@ which these have the layers and parameters' names. Weights are taken to be loade
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NoReturn
 
@@ -238,49 +238,75 @@ def mobilenet_v2(
 class _Encoder(nn.Module):
     """``EncoderBlock``."""
 
-    def __init__(self, hidden: int, heads: int, wide: int) -> None:
+    def __init__(
+        self, hidden: int, heads: int, wide: int, dropout: float, attention_dropout: float
+    ) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(hidden, eps=1e-6)
-        self.self_attention = nn.MultiheadAttention(hidden, heads, batch_first=True)
+        self.self_attention = nn.MultiheadAttention(
+            hidden, heads, dropout=attention_dropout, batch_first=True
+        )
+        self.dropout = nn.Dropout(dropout)
         self.ln_2 = nn.LayerNorm(hidden, eps=1e-6)
         self.mlp = nn.Sequential(
-            nn.Linear(hidden, wide), nn.GELU(), nn.Dropout(0.0), nn.Linear(wide, hidden),
-            nn.Dropout(0.0),
+            nn.Linear(hidden, wide), nn.GELU(), nn.Dropout(dropout), nn.Linear(wide, hidden),
+            nn.Dropout(dropout),
         )  # fmt: skip
 
     def forward(self, x: Any) -> Any:
         """The block."""
         y = self.ln_1(x)
-        x = x + self.self_attention(y, y, y, need_weights=False)[0]
+        x = x + self.dropout(self.self_attention(y, y, y, need_weights=False)[0])
         return x + self.mlp(self.ln_2(x))
+
+
+class _Tower(nn.Module):
+    """``Encoder``."""
+
+    def __init__(self, length: int, hidden: int, made: Iterable[nn.Module], dropout: float) -> None:
+        super().__init__()
+        self.pos_embedding = nn.Parameter(torch.zeros(1, length, hidden))
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.Sequential()
+        for i, layer in enumerate(made):
+            self.layers.add_module(f"encoder_layer_{i}", layer)
+        self.ln = nn.LayerNorm(hidden, eps=1e-6)
+
+    def forward(self, x: Any) -> Any:
+        """Of patches."""
+        return self.ln(self.layers(self.dropout(x + self.pos_embedding)))
 
 
 class VisionTransformer(nn.Module):
     """``torchvision.models.VisionTransformer``."""
 
-    def __init__(self, patch: int, layers: int, heads: int, hidden: int, wide: int, *,
-                 image_size: int = 224, num_classes: int = 1000) -> None:  # fmt: skip
+    def __init__(
+        self, image_size: int, patch_size: int, num_layers: int, num_heads: int, hidden_dim: int,
+        mlp_dim: int, dropout: float = 0.0, attention_dropout: float = 0.0, num_classes: int = 1000,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.conv_proj = nn.Conv2d(3, hidden, patch, patch)
-        self.class_token = nn.Parameter(torch.zeros(1, 1, hidden))
-        length = (image_size // patch) ** 2 + 1
-        self.pos_embedding = nn.Parameter(torch.zeros(1, length, hidden))
-        self.layers = nn.Sequential(*(_Encoder(hidden, heads, wide) for _ in range(layers)))
-        self.ln = nn.LayerNorm(hidden, eps=1e-6)
+        self.conv_proj = nn.Conv2d(3, hidden_dim, patch_size, patch_size)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, hidden_dim))
+        made = [
+            _Encoder(hidden_dim, num_heads, mlp_dim, dropout, attention_dropout)
+            for _ in range(num_layers)
+        ]
+        self.encoder = _Tower((image_size // patch_size) ** 2 + 1, hidden_dim, made, dropout)
         self.heads = nn.Sequential()
-        self.heads.add_module("head", nn.Linear(hidden, num_classes))
+        self.heads.add_module("head", nn.Linear(hidden_dim, num_classes))
 
     def forward(self, x: Any) -> Any:
         """Of pictures."""
         x = self.conv_proj(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], 1)
-        return self.heads(self.ln(self.layers(x + self.pos_embedding))[:, 0])
+        return self.heads(self.encoder(x)[:, 0])
 
 
 def _vit(patch: int, layers: int, heads: int, hidden: int, wide: int) -> Any:
     def make(*, weights: Any = None, progress: bool = True, **more: Any) -> nn.Module:
         del weights, progress
-        return VisionTransformer(patch, layers, heads, hidden, wide, **more)
+        size = more.pop("image_size", 224)
+        return VisionTransformer(size, patch, layers, heads, hidden, wide, **more)
 
     return make
 
