@@ -67,6 +67,8 @@ class Parameter:
     """Full name of the parameter whose storage this one shares; counted once."""
     expert: bool = False
     """Of routed experts: divided by expert parallelism, not data-replicated with the rest."""
+    among: int = 0
+    """Of an expert: ranks that share its mixture, where mixtures differ in that; 0: the mesh's."""
     trainable: bool = True
     sparse_rows: float = 0.0
     """Per sample, those that a look-up's sparse gradient has; 0: its gradient is dense."""

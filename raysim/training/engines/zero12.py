@@ -262,8 +262,8 @@ class ZeroOneTwo:
                 c.check_overflow(2 * own_bytes, OVERFLOW_KERNELS * tensors, waits=waits)
             b.hook(c.costs.host.operator_s * STEP_VIEWS * c.tensors)
             size = own_bytes + NORM_BYTES * self.own
-            norms = len(self.groups)
-            c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, norms=norms)
+            norms = ["dp"] * len(self.groups)
+            c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, groups=norms)
             c.average_expert_norms()
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)
