@@ -85,10 +85,9 @@ class Fsdp2(Sharded):
         """Gather, wait; torch needs no explicit prefetch, because the host runs ahead."""
         self._unshard(group)
         self._wait(group, forward=True)
-        if self.s.forward_prefetch:
-            following = [g for g in self.groups if g.first > group.first]
-            if following:
-                self._unshard(min(following, key=lambda g: g.first))
+        following = sorted((g for g in self.groups if g.first > group.first), key=lambda g: g.first)
+        for ahead in following[: int(self.s.forward_prefetch)]:
+            self._unshard(ahead)
 
     def post_forward(self, group: Group) -> None:
         """Free, or keep a share of fewer ranks' making; the root's also drops the last output."""
@@ -109,12 +108,12 @@ class Fsdp2(Sharded):
         self.partial.add(group)
 
     def pre_backward(self, group: Group) -> None:
-        """Wait for what was prefetched, then prefetch the group before in forward order."""
+        """Wait for what was prefetched, then prefetch the groups before in forward order."""
         self._unshard(group)
         self._wait(group, forward=False)
         at = self.order.index(group)
-        if at:
-            self._unshard(self.order[at - 1])
+        for ahead in self.order[max(0, at - self.s.backward_prefetched) : at][::-1]:
+            self._unshard(ahead)
 
     def need(self, group: Group) -> None:
         """Hooks of an inner module run as in forward, but leave it whole.
@@ -135,13 +134,13 @@ class Fsdp2(Sharded):
 
     def post_backward(self, group: Group) -> None:
         """Free the parameters; reduce the gradients or keep them whole."""
+        if self.last or self.s.reshard_after_backward:
+            self._free(group)
         if not group.trainable:
-            self._free(group)
-        elif self.boundary:
-            self._free(group)
+            return
+        if self.boundary:
             self._reduce(group)
         else:
-            self._free(group)
             self._keep_whole(group)
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
