@@ -213,7 +213,7 @@ def _version2(
         ),
     )
     for each in inner:
-        vars(each)["raysim_within"] = module  # no submodule of it
+        each.__dict__["raysim_within"] = module  # no submodule of it
     _sharded(steps, module, whole)
     _set_after_forward(module)
     return module
@@ -309,10 +309,10 @@ def _reshard_after_forward(module: Any, reshard_after_forward: bool, recurse: bo
         raise ValueError(
             f"reshard_after_forward should be a bool, got {type(reshard_after_forward)}"
         )
-    each: Any
-    for each in module.modules() if recurse else [module]:
-        if isinstance(each, FSDPModule):
-            each.raysim_group = each.raysim_group[0], reshard_after_forward
+    every = module.modules() if recurse else [module]
+    wrapped: list[Any] = [m for m in every if isinstance(m, FSDPModule)]
+    for each in wrapped:
+        each.raysim_group = each.raysim_group[0], reshard_after_forward
     _set_after_forward(_around(module))
 
 
