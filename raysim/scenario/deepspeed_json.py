@@ -72,9 +72,10 @@ _DICTS = (
 _ONLY_3 = ("sub_group_size", "memory_efficient_linear")
 _OFF = (
     "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
-    "mics_shard_size", "mics_hierarchical_params_gather",
+    "mics_shard_size", "mics_hierarchical_params_gather", "use_multi_rank_bucket_allreduce",
+    "round_robin_gradients",
 )  # fmt: skip
-"""Features that nobody expects to be on."""
+"""Features that nobody expects to be other than by default."""
 _DEPRECATED = ("stage3_gather_fp16_weights_on_model_save",)
 _ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _BOOLS = (

@@ -80,7 +80,10 @@ class EngineContext:
         """What DeepSpeed flattens together."""
         mesh = self.plan.mesh
         experts = mesh.expert_ranks if self.plan.moe_groups else None
-        return flat_groups(self.built, self.ranks, experts)
+        found = flat_groups(self.built, self.ranks, experts)
+        if self.plan.zero.round_robin_gradients and self.plan.zero.stage in {1, 2}:
+            return tuple(g.in_turns for g in found)
+        return found
 
     @property
     def expert_groups(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ pads every parameter to a multiple of N). Pure functions; the order of events is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from raysim.perf.optimizer import optimizer_key
@@ -64,6 +64,12 @@ class FlatGroup:
     def sharers(self) -> str:
         """Ranks that share the mixtures these are experts of."""
         return self.group.replace("edp", "ep").replace("replicate", "shard")
+
+    @property
+    def in_turns(self) -> FlatGroup:
+        """With neighbours on different ranks (``_round_robin_reorder``)."""
+        turns = (self.gradients[i :: self.ranks] for i in range(self.ranks))
+        return replace(self, gradients=tuple(g for turn in turns for g in turn))
 
     @property
     def numel(self) -> int:
