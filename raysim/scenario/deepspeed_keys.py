@@ -55,6 +55,7 @@ checkpoint.load_universal
 tensor_parallel.autotp_size
 fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis
 sequence_parallel_size data_parallel_size seq_parallel_communication_data_type
+wall_clock_breakdown
 zero_optimization.offload_optimizer.super_offload
 zero_optimization.offload_optimizer.cpuadam_cores_perc
 """
@@ -92,7 +93,6 @@ aio.use_gds checkpoint data_efficiency compile hybrid_engine weight_quantization
 expert_parallel use_data_before_expert_parallelism flops_profiler data_types tensor_parallel
 zero_optimization.stage3_module_granularity_threshold
 zero_optimization.module_granularity_threshold
-wall_clock_breakdown
 """
 
 _GROUPS: tuple[tuple[Status, str], ...] = (
