@@ -93,12 +93,15 @@ def test_policies_of_scripts_and_peft_s_own() -> None:
 
 @pytest.mark.parametrize(
     ("said", "micro_batches"),
-    [  # as real ranks of torch 2.13 issue them: g gathers a group, r reduces it
+    [  # as real ranks of torch 2.13 issue them: g gathers a group, r reduces it, s over replicas
         ("last stays", ["g0 g1 g2 g3 g4 g3 r4 g2 r3 g1 r2 r1 r0"] * 2),
         ("two ahead", ["g0 g1 g2 g3 g4 g4 g3 g2 r4 g1 r3 r2 r1 r0"] * 2),
         ("kept behind backward",
          ["g0 g1 g2 g3 g4 g4 g3 g2 g1", "g4 g3 r4 g2 r3 g1 r2 r1 r0"]),
         ("kept", ["g0 g1 g2 g3 g4", "r4 r3 r2 r1 r0"]),
+        ("summed late",
+         ["g0 g1 g2 g3 g4 g4 g3 r4 g2 r3 g1 r2 r1 r0",
+          "g0 g1 g2 g3 g4 g4 g3 r4 s4 g2 r3 s3 g1 r2 s2 r1 s1 r0 s0"]),
     ],
 )  # fmt: skip
 def test_what_scripts_set_of_fsdp2_s_modules_is_what_torch_does(
@@ -112,10 +115,12 @@ def test_what_scripts_set_of_fsdp2_s_modules_is_what_torch_does(
         take(self, step, *args, **kwargs)
 
     monkeypatch.setattr(Steps, "take_step", taken)
-    launched("torchrun", "--nproc-per-node", "2", "fsdp2_setters.py", said)
+    ranks = "4" if said == "summed late" else "2"
+    launched("torchrun", "--nproc-per-node", ranks, "fsdp2_setters.py", said)
     program = found[-1].outcome.slowest.program
     of_size = {size: group for group, size in BLOCKS.items()}
-    words = {"all_gather": "g", "reduce_scatter": "r"}
+    of_size |= {size // 2: group for group, size in BLOCKS.items()}  # shards of two ranks
+    words = {"all_gather": "g", "reduce_scatter": "r", "all_reduce": "s"}
     steady = (op.call for op in program.ops[program.step_ends[-2] :])
     issued = [f"{words[c.op]}{of_size[c.size_bytes]}" for c in steady if c is not None]
     assert issued == " ".join(micro_batches).split()

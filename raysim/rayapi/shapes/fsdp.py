@@ -258,6 +258,7 @@ def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
     module.unshard = _unshard
     module.set_reshard_after_forward = partial(_reshard_after_forward, module)
     module.set_reshard_after_backward = partial(_reshard_after_backward, module)
+    module.set_requires_all_reduce = partial(_requires_all_reduce, module)
     module.set_modules_to_forward_prefetch = partial(_prefetch, module, "forward_prefetch")
     module.set_modules_to_backward_prefetch = partial(_prefetch, module, "backward_prefetched")
     for name in _UNPRICED:
@@ -274,7 +275,7 @@ _MOVES = (
     "set_post_optim_event",
 )  # fmt: skip
 _UNPRICED = (
-    "set_requires_all_reduce", "set_unshard_in_backward", "set_separate_reduce_scatter_group",
+    "set_unshard_in_backward", "set_separate_reduce_scatter_group",
     "set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm",
     "set_custom_all_gather", "set_custom_reduce_scatter", "set_all_reduce_hook",
     "set_reduce_scatter_unused_params", "set_reduce_scatter_max_input_buffers",
@@ -323,6 +324,13 @@ def _reshard_after_backward(
     del recurse
     if not reshard_after_backward:
         _set(_around(module), reshard_after_backward=False)
+
+
+def _requires_all_reduce(module: Any, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+    """Of all groups, likewise."""
+    del recurse
+    if not requires_all_reduce:
+        _set(_around(module), all_reduces_each=False)
 
 
 def _prefetch(module: Any, name: str, modules: Sequence[Any]) -> None:

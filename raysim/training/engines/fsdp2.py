@@ -40,6 +40,8 @@ class Fsdp2(Sharded):
         """Bytes of the last reduce-scatter's input, and that reduce-scatter."""
         self.all_reducing = 0
         """Bytes that hybrid sharding keeps in the reduction's type until backward ends."""
+        self.partly: set[Group] = set()
+        """Groups with sums over this replica alone."""
         self.kept: set[Group] = set()
         """Groups with whole gradients of earlier micro-batches."""
         overflows = (self.s.reduce_dtype or context.plan.compute_dtype) == "fp16"
@@ -320,9 +322,24 @@ class Fsdp2(Sharded):
             call = Call("reduce_scatter", self.shard_group, wire)
             done = self.c.beside(f"reduce-scatter {group.name}", call, (done,))
         self.reducing = wire, done
+        if group in self.partly:
+            done = self.c.aside("add sums of this replica", 3.0 * reduced, REDUCE, (done,))
+        if not (self.last or self.s.all_reduces_each or self.s.replicas == 1):
+            self._keep_partly(group, reduced)
+            return
+        if group in self.partly:
+            self.partly.remove(group)
+            b.free("gradient", reduced, f"{group.name} of this replica")
         done = self.reduce_over_replicas(reduced, done)
         (done,) = self.divide(reduced, self.divisors[1], (done,))
         self._store(group, own, done)
+
+    def _keep_partly(self, group: Group, reduced: int) -> None:
+        """Until the step's last micro-batch all-reduces the sums of all of them."""
+        self.b.free("communication", reduced, "reduce-scatter output")
+        if group not in self.partly:
+            self.b.alloc("gradient", reduced, f"{group.name} of this replica", stream=REDUCE)
+        self.partly.add(group)
 
     def _store(self, group: Group, own: int, done: int) -> None:
         """The reduction's output becomes the gradient, through a cast if types differ."""

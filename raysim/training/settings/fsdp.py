@@ -61,6 +61,9 @@ class FsdpSettings:
     """
     backward_prefetched: int = 1
     """Of version 2: groups before it in forward order that a group's backward gathers ahead."""
+    all_reduces_each: bool = True
+    """Of version 2 with replicas: whether micro-batches before the last all-reduce what they have
+    reduce-scattered, too (``set_requires_all_reduce``)."""
     reshard_after_backward: bool = True
     """Of version 2: whether backwards before the step's last give parameters back."""
     limit_all_gathers: bool = True

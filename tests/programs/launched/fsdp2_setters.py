@@ -6,6 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 WIDTH, BLOCKS, MICRO = 32, 4, 2
@@ -39,10 +40,13 @@ def main(said):
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     model = Net().cuda()
     blocks = list(model.blocks)
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    if said == "summed late":
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
     for i, block in enumerate(blocks):
         frees = i < BLOCKS - 1 or said != "last stays"
-        fully_shard(block, reshard_after_forward=frees)
-    fully_shard(model)
+        fully_shard(block, mesh=mesh, reshard_after_forward=frees)
+    fully_shard(model, mesh=mesh)
     if said == "two ahead":
         for i, block in enumerate(blocks):
             block.set_modules_to_forward_prefetch(blocks[i + 1 : i + 3])
@@ -55,6 +59,8 @@ def main(said):
             if said in {"kept behind backward", "kept"}:
                 model.set_requires_gradient_sync(micro == MICRO - 1)
                 model.set_reshard_after_backward(micro == MICRO - 1)
+            if said == "summed late":
+                model.set_requires_all_reduce(micro == MICRO - 1)
             model.unshard(async_op=True).wait()
             model(torch.randn(4, WIDTH, device="cuda")).sum().backward()
         optimizer.step()
