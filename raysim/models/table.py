@@ -67,6 +67,8 @@ class Parameter:
     """Full name of the parameter whose storage this one shares; counted once."""
     expert: bool = False
     """Of routed experts: divided by expert parallelism, not data-replicated with the rest."""
+    among: int = 0
+    """Of an expert: ranks that share its mixture, where mixtures differ in that; 0: the mesh's."""
     trainable: bool = True
     sparse_rows: float = 0.0
     """Per sample, those that a look-up's sparse gradient has; 0: its gradient is dense."""
@@ -96,8 +98,7 @@ class Saved:
     fixed: bool = False
     """Of a weight: the elements do not grow with samples."""
     returned: bool = False
-    """Backward does not need it: the model's output object holds it, as long as somebody holds
-    that."""
+    """Backward does not need it: the model's output object holds it, while somebody holds that."""
     late: bool = False
     """Made after the fullest moment of its module's forward."""
     source: str = ""
@@ -241,8 +242,7 @@ class Operator:
     """Of a module's last one, per tensor that the module makes, does not keep and leaves to others:
     elements per sample, how many modules later somebody keeps it or it is gone, if it is late."""
     fullest_backward: float = 0.0
-    """Elements per sample of all gradients that are there while its backward runs, at most;
-    0: not heard."""
+    """Elements per sample of all gradients there while its backward runs, at most; 0: not heard."""
     gradient: float | None = None
     """Elements per sample of the largest gradient that its backward makes of an input; None: as
     many as the first tensor that it saves."""

@@ -69,14 +69,14 @@ _DICTS = (
     "tensorboard", "wandb", "csv_monitor", "comet", "compile", "hybrid_engine", "timers",
     "flops_profiler", "torch_autocast",
 )  # fmt: skip
+_ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _ONLY_3 = ("sub_group_size", "memory_efficient_linear")
 _OFF = (
     "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
-    "mics_shard_size", "mics_hierarchical_params_gather",
+    "mics_shard_size", "mics_hierarchical_params_gather", *_ONLY_12[1:],
 )  # fmt: skip
-"""Features that nobody expects to be on."""
+"""Features that nobody expects to be other than by default."""
 _DEPRECATED = ("stage3_gather_fp16_weights_on_model_save",)
-_ONLY_12 = ("allgather_bucket_size", "use_multi_rank_bucket_allreduce", "round_robin_gradients")
 _BOOLS = (
     ("wall_clock_breakdown",), ("prescale_gradients",), ("zero_allow_untested_optimizer",),
     ("zero_force_ds_cpu_optimizer",), ("pipeline", "pipe_partitioned"),

@@ -21,6 +21,7 @@ optimizer.type optimizer.params.torch_adam optimizer.params.momentum
 zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
 zero_optimization.stage zero_optimization.contiguous_gradients zero_optimization.reduce_scatter
 zero_optimization.reduce_bucket_size
+zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.round_robin_gradients
 zero_optimization.overlap_comm
 zero_optimization.sub_group_size
 zero_optimization.stage3_prefetch_bucket_size zero_optimization.prefetch_bucket_size
@@ -54,6 +55,7 @@ checkpoint.load_universal
 tensor_parallel.autotp_size
 fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis
 sequence_parallel_size data_parallel_size seq_parallel_communication_data_type
+wall_clock_breakdown
 zero_optimization.offload_optimizer.super_offload
 zero_optimization.offload_optimizer.cpuadam_cores_perc
 """
@@ -89,10 +91,8 @@ zero_optimization.leaf_module zero_optimization.save_muon_momentum_buffer_in_mem
 zero_optimization.compute_grad_norm
 aio.use_gds checkpoint data_efficiency compile hybrid_engine weight_quantization datastates timers
 expert_parallel use_data_before_expert_parallelism flops_profiler data_types tensor_parallel
-zero_optimization.use_multi_rank_bucket_allreduce zero_optimization.round_robin_gradients
 zero_optimization.stage3_module_granularity_threshold
 zero_optimization.module_granularity_threshold
-wall_clock_breakdown
 """
 
 _GROUPS: tuple[tuple[Status, str], ...] = (
@@ -127,7 +127,6 @@ REMOVED_FROM = (0, 19, 7)
 
 _DEFAULTS: dict[str, Any] = {
     "zero_optimization.compute_grad_norm": True,
-    "zero_optimization.use_multi_rank_bucket_allreduce": True,
     "zero_optimization.stage3_module_granularity_threshold": 0,
     "zero_optimization.module_granularity_threshold": 0,
     "zero_optimization.offload_optimizer.cpuadam_cores_perc": 0.8,

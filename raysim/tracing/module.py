@@ -296,7 +296,9 @@ def _copied(
             twin = made_of(tensor.detach())
             if parameter:
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
-                twin.allreduce = getattr(tensor, "allreduce", True)  # type: ignore[attr-defined]
+                for said in ("allreduce", "group_name"):  # of experts
+                    if hasattr(tensor, said):
+                        setattr(twin, said, getattr(tensor, said))
             twins[parameter, *place] = twin
         memo[id(tensor)] = twin
     for part in module.modules():  # what they draw is not known, and a copy's state is a tensor

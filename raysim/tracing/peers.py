@@ -35,7 +35,8 @@ OPS = {
     "shard_dim_alltoall": "all_to_all",
 }  # fmt: skip
 EXPERTS = "raysim_expert_parallel"
-"""The group's name of what expert-parallel ranks exchange (``rayapi.deepspeed.moe``)."""
+"""The group's name of what expert-parallel ranks exchange (``rayapi.deepspeed.moe``); behind it,
+the communicator of a mixture that fewer ranks share than another."""
 
 
 class Ear(Protocol):
@@ -66,7 +67,10 @@ def collective(
     grows: Callable[[torch.Tensor], bool],
 ) -> Collective:  # fmt: skip
     """What ranks exchange; as large as the whole that is gathered or reduced."""
-    group = "ep" if args[-1] == EXPERTS else DIMENSIONS.get(args[-1], "tp")
+    among = str(args[-1])
+    group = DIMENSIONS.get(among, "tp")
+    if among.startswith(EXPERTS):
+        group = among.removeprefix(EXPERTS) or "ep"
     given = (args[0], *tensors(out))
     return exchanged(OPS[name], group, given, when=when, batch=batch, width=width, grows=grows)
 

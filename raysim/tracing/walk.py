@@ -188,6 +188,7 @@ class Walk:
                     tied_to=None if first else owner,
                     trainable=p.requires_grad,
                     expert=is_expert(p),
+                    among=shared_among(p),
                     stored_bytes=None if p.dtype == self._weights else float(p.element_size()),
                 )
             )
@@ -229,6 +230,12 @@ def class_name(module: torch.nn.Module) -> str:
 def is_expert(parameter: torch.Tensor) -> bool:
     """Whether only some ranks hold it, as DeepSpeed marks experts' parameters."""
     return not getattr(parameter, "allreduce", True)
+
+
+def shared_among(parameter: torch.Tensor) -> int:
+    """Ranks that share an expert's mixture, by the name DeepSpeed gives their group; 0: no such."""
+    kind, _, size = str(getattr(parameter, "group_name", "")).rpartition("_")
+    return int(size) if kind == "ep_size" and is_expert(parameter) else 0
 
 
 def first_shape(tree: object) -> tuple[int, ...]:

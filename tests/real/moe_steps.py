@@ -2,7 +2,8 @@
 
 ``torchrun --nproc-per-node 4 -m tests.real.moe_steps cases.json found.json``.
 A case is ``{"name", "config", "moe"}``: DeepSpeed's JSON, and what ``deepspeed.moe.layer.MoE`` is
-given. What is found, for the third step of each case: every collective of rank 0 in order as
+given; ``first``: what that of the other block is. Several sizes of groups need PYTHONHASHSEED=0.
+What is found, for the third step of each case: every collective of rank 0 in order as
 ``[phase, operation, bytes of the whole buffer, ranks, times in a row]``; of every rank, elements of
 its parameters and of the optimizer's states; files of a checkpoint with bytes of their tensors.
 ``model`` and ``trained`` are also what an emulated worker runs.
@@ -27,8 +28,8 @@ from torch.nn import functional
 HIDDEN, VOCAB, SEQ, BATCH, STEPS = 64, 128, 16, 4, 3
 
 
-def model(moe: dict[str, Any]) -> Any:
-    """A small GPT whose second block is a mixture; what it returns is the loss."""
+def model(moe: dict[str, Any], first: dict[str, Any] | None = None) -> Any:
+    """A small GPT whose second block is a mixture, or both are; what it returns is the loss."""
     from deepspeed.moe.layer import MoE
 
     class Mlp(nn.Module):
@@ -60,7 +61,8 @@ def model(moe: dict[str, Any]) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.emb = nn.Embedding(VOCAB, HIDDEN)
-            self.h = nn.ModuleList([Block(Mlp()), Block(MoE(HIDDEN, Mlp(), **moe))])
+            other = MoE(HIDDEN, Mlp(), **first) if first else Mlp()
+            self.h = nn.ModuleList([Block(other), Block(MoE(HIDDEN, Mlp(), **moe))])
             self.ln_f, self.head = nn.LayerNorm(HIDDEN), nn.Linear(HIDDEN, VOCAB, bias=False)
 
         def forward(self, ids: Any) -> Any:
@@ -104,7 +106,7 @@ def trained(case: dict[str, Any], device: str, before: Any = None) -> tuple[Any,
     import deepspeed
 
     before = before or (lambda phase: None)
-    net = model(case["moe"])
+    net = model(case["moe"], case.get("first"))
     before("init")
     given: dict[str, Any] = {"model": net, "config": case["config"]}
     if case.get("fused"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,16 @@ pytest.importorskip("transformers")
 
 from raysim.measure.training_step import run_cases  # noqa: E402
 from raysim.rayapi.shapes.fsdp import _policy  # noqa: E402
+from raysim.rayapi.shapes.prediction import Prediction  # noqa: E402
+from raysim.rayapi.shapes.steps import Steps  # noqa: E402
 from raysim.training.engines.fsdp import divisors  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
+from tests.real.test_launched_scripts import launched  # noqa: E402
 from tests.real.test_training_collectives import free_port  # noqa: E402
 from tests.unit.test_training_fsdp_steps import CASES  # noqa: E402
 
+BLOCKS = {0: 5280, 1: 8448, 2: 16768, 3: 25088, 4: 33408}
+"""Bytes of all parameters of each group of ``fsdp2_setters.py``, the root's first."""
 REPLAYED = ("llama-fsdp2-mixed", "llama-fsdp1-forward-prefetch", "gpt2-tied-fsdp1-orig")
 
 
@@ -83,3 +89,38 @@ def test_policies_of_scripts_and_peft_s_own() -> None:
         wrap.transformer_auto_wrap_policy, transformer_layer_cls={torch.nn.Linear}
     )
     assert _policy(classes) == {"layer_classes": ("Linear",)}
+
+
+@pytest.mark.parametrize(
+    ("said", "micro_batches"),
+    [  # as real ranks of torch 2.13 issue them: g gathers a group, r reduces it, s over replicas
+        ("last stays", ["g0 g1 g2 g3 g4 g3 r4 g2 r3 g1 r2 r1 r0"] * 2),
+        ("two ahead", ["g0 g1 g2 g3 g4 g4 g3 g2 r4 g1 r3 r2 r1 r0"] * 2),
+        ("kept behind backward",
+         ["g0 g1 g2 g3 g4 g4 g3 g2 g1", "g4 g3 r4 g2 r3 g1 r2 r1 r0"]),
+        ("kept", ["g0 g1 g2 g3 g4", "r4 r3 r2 r1 r0"]),
+        ("summed late",
+         ["g0 g1 g2 g3 g4 g4 g3 r4 g2 r3 g1 r2 r1 r0",
+          "g0 g1 g2 g3 g4 g4 g3 r4 s4 g2 r3 s3 g1 r2 s2 r1 s1 r0 s0"]),
+    ],
+)  # fmt: skip
+def test_what_scripts_set_of_fsdp2_s_modules_is_what_torch_does(
+    said: str, micro_batches: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Prediction] = []
+    take = Steps.take_step
+
+    def taken(self: Steps, step: Prediction, *args: Any, **kwargs: Any) -> None:
+        found.append(step)
+        take(self, step, *args, **kwargs)
+
+    monkeypatch.setattr(Steps, "take_step", taken)
+    ranks = "4" if said == "summed late" else "2"
+    launched("torchrun", "--nproc-per-node", ranks, "fsdp2_setters.py", said)
+    program = found[-1].outcome.slowest.program
+    of_size = {size: group for group, size in BLOCKS.items()}
+    of_size |= {size // 2: group for group, size in BLOCKS.items()}  # shards of two ranks
+    words = {"all_gather": "g", "reduce_scatter": "r", "all_reduce": "s"}
+    steady = (op.call for op in program.ops[program.step_ends[-2] :])
+    issued = [f"{words[c.op]}{of_size[c.size_bytes]}" for c in steady if c is not None]
+    assert issued == " ".join(micro_batches).split()

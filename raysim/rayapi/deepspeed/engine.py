@@ -153,7 +153,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.module = model.to(self.device).to(_TYPES[self._settings.precision])
         mixtures = expert_parallel.mixtures(self.module)
         self.has_moe_layers, self.num_experts = bool(mixtures), [m.num_experts for m in mixtures]
-        expert_parallel.make_groups(self.module)
+        expert_parallel.make_groups(self.module, largest=self.mesh.ep, say=steps.say)
         if self._settings.zero.stage == 3:
             for number, p in enumerate(self.module.parameters()):
                 p.ds_id, p.ds_shape, p.ds_numel = number, p.shape, p.numel()

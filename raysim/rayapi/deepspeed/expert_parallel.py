@@ -7,6 +7,8 @@ Real counterparts: ``runtime/engine.py`` (``_configure_distributed_model``,
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -14,8 +16,15 @@ from torch import nn
 from raysim.rayapi.deepspeed.moe import MoE
 from raysim.rayapi.deepspeed.moe_groups import is_moe_param, is_moe_param_group
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.peers import EXPERTS
 from raysim.training.settings.deepspeed import DeepSpeedConfig
 
+UNORDERED = (
+    "MoE layers of several ep_size: DeepSpeed has their parameter groups in the order of a set of "
+    "names, which differs between processes, so that ranks wait for each other for ever in ZeRO's "
+    "reductions or FusedAdam's norms; with PYTHONHASHSEED=0 in every rank's environment they agree"
+)
+"""``split_params_into_different_moe_groups_for_optimizer`` of 0.19.8; four real ranks do."""
 _UNTESTED = "{} must be set to True for MoE. Other code paths are not tested with MoE"
 
 
@@ -25,12 +34,12 @@ def mixtures(module: nn.Module) -> list[MoE]:
 
 
 def ep_size(module: nn.Module, *, stages: int, tp: int = 1) -> int:
-    """How many ranks share its experts; 1: none do.
+    """How many ranks share its experts, at most; 1: none do.
 
     Raises
     ------
     NotEmulatedError
-        Its mixtures differ in that, are stages of a pipeline, or tensor parallel.
+        They are stages of a pipeline, or tensor parallel.
     """
     sizes = {m.ep_size for m in mixtures(module)}
     if not sizes:
@@ -43,16 +52,17 @@ def ep_size(module: nn.Module, *, stages: int, tp: int = 1) -> int:
         raise NotEmulatedError(
             "deepspeed.moe.layer.MoE in a PipelineModule", "MoE with data and expert parallelism"
         )
-    if len(sizes) > 1:
-        raise NotEmulatedError(
-            f"MoE layers of ep_size {', '.join(map(str, sorted(sizes)))} in one model",
-            "one ep_size for all of them",
-        )
-    return sizes.pop()
+    return max(sizes)
 
 
-def make_groups(module: nn.Module) -> None:
-    """Every layer's groups of ranks."""
+def make_groups(module: nn.Module, *, largest: int, say: Callable[[str], None]) -> None:
+    """Every layer's groups of ranks; ``largest``: ``ep_size`` of all."""
+    every = mixtures(module)
+    if len({m.ep_size for m in every}) > 1 and not os.environ.get("PYTHONHASHSEED"):
+        say(UNORDERED)
+    for mixture in every:
+        if mixture.ep_size != largest:
+            mixture.deepspeed_moe.gate.among = f"{EXPERTS}dp_shard:{mixture.ep_size}"
     for part in module.modules():
         own: Any = getattr(part, "set_deepspeed_parallelism", None)
         if own is not None:

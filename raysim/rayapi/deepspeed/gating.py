@@ -67,11 +67,11 @@ def _balance(gates: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.mean(gates, dim=0) * torch.mean(mask.float(), dim=0)
 
 
-def _fullest(counts: torch.Tensor, tokens: int, k: int, ranks: int) -> int:
+def _fullest(counts: torch.Tensor, tokens: int, k: int, ranks: int, among: str) -> int:
     """Capacity for all tokens: the fullest expert's, of all ranks that share experts."""
     most = torch.max(counts)
     if ranks > 1:
-        most = torch.ops._c10d_functional.all_reduce(most, "max", EXPERTS)  # noqa: SLF001
+        most = torch.ops._c10d_functional.all_reduce(most, "max", among)  # noqa: SLF001
     most = torch.ceil(most / 1).mul(1).to(most.dtype)  # of tensor-parallel ranks, one
     steps = steps_here()
     if steps is not None:
@@ -96,7 +96,7 @@ class TopKGate(nn.Module):
         self.capacity_factor, self.eval_capacity_factor = capacity_factor, eval_capacity_factor
         self.min_capacity, self.noisy_gate_policy = min_capacity, noisy_gate_policy
         self.top2_2nd_expert_sampling = top2_2nd_expert_sampling
-        self.ranks = 1
+        self.ranks, self.among = 1, EXPERTS
         self.gate_time, self.wall_clock_breakdown = 0.0, False
         self._set_ep_group(ep_group)
 
@@ -122,7 +122,7 @@ class TopKGate(nn.Module):
         experts = counts.shape[0]
         if self.drop_tokens:
             return _capacity(tokens, experts, self._factor * self.k, self.min_capacity)
-        return _fullest(counts, tokens, self.k, self.ranks)
+        return _fullest(counts, tokens, self.k, self.ranks, self.among)
 
     def _top1(self, logits: torch.Tensor, used: Any) -> Routed:
         noisy = self.noisy_gate_policy == "RSample" and self.training

@@ -6,8 +6,8 @@ own experts, and what it exchanges with others is heard by the tracer (``tracing
 
 Simplification: without ``drop_tokens`` routing is taken to be balanced (told).
 
-Not modelled: Tutel (taken as not installed, as DeepSpeed then says), layers of several ``ep_size``
-in one model, experts of pipelines and of an ``mpu`` (refused).
+Not modelled: Tutel (taken as not installed, as DeepSpeed then says), experts of pipelines and of an
+``mpu`` (refused).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from raysim.rayapi.deepspeed.moe_groups import (
 )
 from raysim.rayapi.deepspeed.utils import log_dist, logger
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.tracing.peers import EXPERTS
 
 _FUNCTIONAL: Any = torch.ops._c10d_functional  # noqa: SLF001  (collectives that the tracer hears)
 _POLICIES = (None, "None", "Jitter", "RSample")
@@ -42,18 +41,19 @@ class _AllToAll(torch.autograd.Function):
     """Tokens of each expert to the rank that holds it, or back."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: int, given: torch.Tensor) -> torch.Tensor:
-        """As many rows from every rank."""
-        ctx.ranks = ranks
+    def forward(ctx: Any, ranks: int, among: str, given: torch.Tensor) -> torch.Tensor:
+        """As many rows from every rank of the group that is called so."""
+        ctx.ranks, ctx.among = ranks, among
         given = given.contiguous()
         rows = [given.shape[0] // ranks] * ranks
-        out: torch.Tensor = _FUNCTIONAL.all_to_all_single(given, rows, rows, EXPERTS)
+        out: torch.Tensor = _FUNCTIONAL.all_to_all_single(given, rows, rows, among)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """The way back."""
-        return None, _AllToAll.apply(ctx.ranks, *gradients)  # type: ignore[no-untyped-call]
+        back = _AllToAll.apply(ctx.ranks, ctx.among, *gradients)  # type: ignore[no-untyped-call]
+        return None, None, back
 
 
 class Experts(nn.Module):
@@ -124,7 +124,9 @@ class MOELayer(nn.Module):
     def _exchanged(self, rows: torch.Tensor) -> torch.Tensor:
         if self.ep_size == 1:
             return rows.contiguous()
-        out: torch.Tensor = _AllToAll.apply(self.ep_size, rows)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = _AllToAll.apply(  # type: ignore[no-untyped-call]
+            self.ep_size, self.gate.among, rows
+        )
         return out
 
 

@@ -8,14 +8,15 @@ not paid for.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from raysim.perf.host import copy_seconds
 from raysim.rayapi.deepspeed import ops
-from raysim.rayapi.deepspeed.moe_groups import is_moe_param
 from raysim.rayapi.deepspeed.utils import logger
+from raysim.tracing.walk import shared_among
 from raysim.training.engines.coordinator import persistent_names
 from raysim.training.layers.sections import Gradient
 from raysim.training.settings.deepspeed import Optimizer
@@ -157,7 +158,8 @@ class Offloaded:
         mesh, given = self._engine.mesh, list(parameters)
         if self._engine.zero_optimization_stage() == 3:
             return sum(shard_numel(p.numel(), mesh.dp) for p in given)
-        experts = sum(p.numel() for p in given if is_moe_param(p))
-        others = sum(p.numel() for p in given) - experts
-        found = flat_partition_numel(others, mesh.weight_ranks)
-        return found + (flat_partition_numel(experts, mesh.expert_ranks) if experts else 0)
+        held: Counter[int] = Counter()
+        for p in given:
+            held[shared_among(p)] += p.numel()
+        ranks = mesh.weight_ranks
+        return sum(flat_partition_numel(n, ranks // (among or 1)) for among, n in held.items())

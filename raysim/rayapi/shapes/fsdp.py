@@ -4,12 +4,16 @@ Real counterparts: ``torch/distributed/fsdp`` of torch 2.x. Parameters stay whol
 sharding them takes is in the step's prediction.
 
 Not modelled: policies that are functions of the script's own, meshes of two dimensions, sharded
-state dicts (checkpoints hold the whole model).
+state dicts (checkpoints hold the whole model), parameters left out of sharding (told).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +29,7 @@ from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
+from raysim.rayapi.shapes.sharded_stages import groups_of
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.shapes.wrappers import handed_on, unsynced
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -70,9 +75,12 @@ def _version1(
     sharding_strategy: Any = None, cpu_offload: Any = None, auto_wrap_policy: Any = None,
     backward_prefetch: Any = torch_fsdp.BackwardPrefetch.BACKWARD_PRE, mixed_precision: Any = None,
     *_positions: Any, forward_prefetch: bool = False, limit_all_gathers: bool = True,
-    use_orig_params: bool = False, device_mesh: Any = None, **_others: Any,
+    use_orig_params: bool = False, device_mesh: Any = None, ignored_modules: Any = None,
+    ignored_states: Any = None, **_others: Any,
 ) -> None:  # fmt: skip
     """``FullyShardedDataParallel(module)``."""
+    if ignored_modules or ignored_states:
+        steps.say(IGNORED)
     steps.worker.expect_group()
     if process_group is not None and not ranks_of(process_group):
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
@@ -145,6 +153,11 @@ def _names(classes: Any) -> tuple[str, ...]:
     return tuple(sorted(cls.__name__ for cls in classes))
 
 
+IGNORED = (
+    "FSDP's ignored parameters (ignored_params, ignored_modules, ignored_states) are predicted as "
+    "sharded and reduced with the others; really each rank keeps them, their gradients and the "
+    "optimizer's states whole, and nobody reduces them"
+)
 _MIXED = ("param_dtype", "reduce_dtype")
 DIFFERS = (
     "fully_shard: mp_policy of the blocks is not that of the module around them: embedding and "
@@ -154,7 +167,8 @@ DIFFERS = (
 
 def _version2(
     steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
-    mp_policy: Any = None, offload_policy: Any = None, **_others: Any,
+    mp_policy: Any = None, offload_policy: Any = None, ignored_params: Any = None,
+    **_others: Any,
 ) -> Any:  # fmt: skip
     """``fully_shard(module)``: of blocks first, then of the model around them.
 
@@ -165,6 +179,8 @@ def _version2(
         raise NotEmulatedError(
             "fully_shard on a mesh of more than two dimensions", "replicas by shards"
         )
+    if ignored_params:
+        steps.say(IGNORED)
     whole = sharded.whole_mesh(steps) if mesh is None else mesh
     if isinstance(module, list | tuple):
         for each in module:
@@ -174,11 +190,9 @@ def _version2(
     inner = [m for m in module.modules() if m is not module and hasattr(m, "raysim_sharded")]
     ends = any(m.raysim_sharded == "end" for m in inner)
     blocks = [m for m in inner if not ends or _is_block(m)]
-    after = reshard_after_forward
     dtypes = tuple(DTYPES.get(getattr(mp_policy, name, None)) for name in _MIXED)
     if blocks:
         of_blocks = blocks[0].raysim_wrapping.fsdp
-        after = of_blocks.reshard_after_forward
         if dtypes != (of_blocks.param_dtype, of_blocks.reduce_dtype):
             steps.say(DIFFERS)
             dtypes = of_blocks.param_dtype, of_blocks.reduce_dtype
@@ -189,17 +203,38 @@ def _version2(
         meets=True,
         fsdp=FsdpSettings(
             replicas=mesh.size(0) if getattr(mesh, "ndim", 1) == 2 else 1,
-            reshard_after_forward=True if after is None else after,
-            root_reshard_after_forward=bool(reshard_after_forward),
             param_dtype=dtypes[0],
             reduce_dtype=dtypes[1],
             cpu_offload=type(offload_policy).__name__ == "CPUOffloadPolicy",
+            pin_memory=getattr(offload_policy, "pin_memory", True),
             layer_classes=_names({class_of(m) for m in blocks}),
             wrap=bool(blocks),
             wrap_ends=ends,
         ),
     )
-    return _sharded(steps, module, whole)
+    for each in inner:
+        each.__dict__["raysim_within"] = module  # no submodule of it
+    _sharded(steps, module, whole)
+    _set_after_forward(module)
+    return module
+
+
+def _set_after_forward(module: Any) -> None:
+    """What is freed after forward, of all that was said so far: blocks alike, or one by one."""
+    every: list[Any] = [m for m in module.modules() if isinstance(m, FSDPModule)]
+    first, *others = every
+    blocks = [m for m in others if m.raysim_sharded != "end"] or [first]
+    afters = [True if a is None else a for a in (m.raysim_group[1] for m in blocks)]
+    apart = others and len({bool(a) for a in afters}) > 1
+    module.raysim_wrapping = replace(
+        module.raysim_wrapping,
+        fsdp=replace(
+            module.raysim_wrapping.fsdp,
+            reshard_after_forward=next(filter(None, afters), False),
+            root_reshard_after_forward=bool(first.raysim_group[1]),
+            groups=tuple(groups_of(module))[1:] if apart else (),
+        ),
+    )
 
 
 def _apply_to_whole(_real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -220,6 +255,14 @@ def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
     for name in _MOVES:
         setattr(module, name, _no_effect)
     module.set_requires_gradient_sync = _set_sync
+    module.unshard = _unshard
+    module.set_reshard_after_forward = partial(_reshard_after_forward, module)
+    module.set_reshard_after_backward = partial(_reshard_after_backward, module)
+    module.set_requires_all_reduce = partial(_requires_all_reduce, module)
+    module.set_modules_to_forward_prefetch = partial(_prefetch, module, "forward_prefetch")
+    module.set_modules_to_backward_prefetch = partial(_prefetch, module, "backward_prefetched")
+    for name in _UNPRICED:
+        setattr(module, name, _told(name))
     kind = type(module)
     if not issubclass(kind, FSDPModule):
         module.__class__ = type(f"FSDP{kind.__name__}", (FSDPModule, kind), {})
@@ -227,10 +270,80 @@ def _sharded(steps: Steps, module: Any, mesh: Any) -> Any:
 
 
 _MOVES = (
-    "set_is_last_backward", "unshard", "reshard",
-    "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
-    "set_requires_all_reduce", "set_reshard_after_backward",
+    "set_is_last_backward", "reshard", "reset_iter_state", "set_gradient_divide_factor",
+    "set_reduce_scatter_divide_factor", "set_force_sum_reduction_for_comms",
+    "set_post_optim_event",
 )  # fmt: skip
+_UNPRICED = (
+    "set_unshard_in_backward", "set_separate_reduce_scatter_group",
+    "set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm",
+    "set_custom_all_gather", "set_custom_reduce_scatter", "set_all_reduce_hook",
+    "set_reduce_scatter_unused_params", "set_reduce_scatter_max_input_buffers",
+)  # fmt: skip
+
+
+def _told(name: str) -> Callable[..., None]:
+    """What changes collectives in a way that is not priced."""
+
+    def call(*_args: Any, **_kwargs: Any) -> None:
+        steps = steps_here()
+        if steps is not None:
+            steps.say(f"FSDPModule.{name} is not priced: the prediction is without it")
+
+    return call
+
+
+def _unshard(async_op: bool = False) -> Any:
+    """By hand, ahead of the forward that waits for it."""
+    return SimpleNamespace(wait=lambda: None) if async_op else None
+
+
+def _around(module: Any) -> Any:
+    """The outermost that it is wrapped in, whose wrapping counts."""
+    while "raysim_within" in vars(module):
+        module = vars(module)["raysim_within"]
+    return module
+
+
+def _reshard_after_forward(module: Any, reshard_after_forward: bool, recurse: bool = True) -> None:
+    if not isinstance(reshard_after_forward, bool):
+        raise ValueError(
+            f"reshard_after_forward should be a bool, got {type(reshard_after_forward)}"
+        )
+    every = module.modules() if recurse else [module]
+    wrapped: list[Any] = [m for m in every if isinstance(m, FSDPModule)]
+    for each in wrapped:
+        each.raysim_group = each.raysim_group[0], reshard_after_forward
+    _set_after_forward(_around(module))
+
+
+def _reshard_after_backward(
+    module: Any, reshard_after_backward: bool, *, recurse: bool = True
+) -> None:
+    """Of all groups, as gradient accumulation asks for it before its last micro-batch."""
+    del recurse
+    if not reshard_after_backward:
+        _set(_around(module), reshard_after_backward=False)
+
+
+def _requires_all_reduce(module: Any, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+    """Of all groups, likewise."""
+    del recurse
+    if not requires_all_reduce:
+        _set(_around(module), all_reduces_each=False)
+
+
+def _prefetch(module: Any, name: str, modules: Sequence[Any]) -> None:
+    """Of all groups as many as of the one that asks for most."""
+    around = _around(module)
+    least = 1 if name == "backward_prefetched" else 0
+    most = max(int(getattr(around.raysim_wrapping.fsdp, name)), len(modules), least)
+    _set(around, **{name: most})
+
+
+def _set(module: Any, **settings: Any) -> None:
+    wrapping = module.raysim_wrapping
+    module.raysim_wrapping = replace(wrapping, fsdp=replace(wrapping.fsdp, **settings))
 
 
 def _set_sync(requires_gradient_sync: bool, **_others: Any) -> None:

@@ -39,19 +39,21 @@ def sharded_stages(stages: Sequence[Any]) -> Wrapping:
     if first.engine != "fsdp":
         return first
     sharding = next((w for w in wrappings if w.fsdp.frees), first)
-    groups = tuple(g for i, stage in enumerate(stages) for g in _groups(f"stage_{i}", stage.submod))
+    groups = tuple(
+        g for i, stage in enumerate(stages) for g in groups_of(stage.submod, f"stage_{i}")
+    )
     among = first.module.raysim_mesh.size()
     return replace(first, among=among, fsdp=replace(sharding.fsdp, groups=groups, wrap=True))
 
 
-def _groups(stage: str, module: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Of a stage, itself first: what is wrapped together, and whether it is freed."""
+def groups_of(module: Any, stage: str = "") -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Of a model or a stage, itself first: what is wrapped together, and whether it is freed."""
     together: dict[int, list[str]] = {}
     frees: dict[int, bool] = {}
     parts = [(name, m) for name, m in module.named_modules() if isinstance(m, FSDPModule)]
     for name, part in parts:
         key, after = vars(part)["raysim_group"]
-        path = [stage, *(p for p in name.split(".") if p and p != INSIDE)]
+        path = [p for p in (stage, *name.split(".")) if p and p != INSIDE]
         together.setdefault(key, []).append(".".join(path))
         frees[key] = part is not module if after is None else bool(after)
     for key, names in together.items():

@@ -24,7 +24,10 @@ _EXPERT = re.compile(r"(.*?)\.?deepspeed_moe\.experts\.deepspeed_experts\.(\d+)\
 def partitioned(plan: TrainingPlan, held: Stored, ranks: int) -> tuple[FlatGroup, ...]:
     """What ZeRO-1 and 2 flatten together."""
     trained = [
-        Gradient(p.name, n, expert=p.expert) for _, ps in held.layers for p, n in ps if p.trainable
+        Gradient(p.name, n, expert=p.expert, among=p.among)
+        for _, ps in held.layers
+        for p, n in ps
+        if p.trainable
     ]
     return flat_groups(trained, ranks, plan.mesh.expert_ranks if plan.moe_groups else None)
 
@@ -39,17 +42,17 @@ def mixture_files(
         return
     experts = _experts(plan, held)
     counts = Counter(layer for layer, _ in experts)
-    for (layer, expert), numel in experts.items():
-        for rank in range(plan.mesh.ep):
+    for (layer, expert), (numel, among) in experts.items():
+        for rank in range(among):
             number = rank * counts[layer] + expert
             name = f"layer_{layer}_expert_{number}_mp_rank_00_model_states.pt"
-            yield _file(name, ranks[rank], numel * low, numel * low)
+            yield _file(name, ranks[rank], numel * low, numel * low, among)
     states = 0
     if not plan.zero.stage:
         states = round(sum(held.sizes(trainable=True)) * sum(master_and_states(plan)))
         for rank in range(plan.mesh.ep):
             name = f"expp_rank_{rank}_mp_rank_00_optim_states.pt"
-            yield _file(name, ranks[rank], states, held.largest * 4)
+            yield _file(name, ranks[rank], states, held.largest * 4, plan.mesh.ep)
     dense = sum(n for _, ps in held.layers for p, n in ps if not p.expert)
     frozen = sum(held.sizes(trainable=False)) if plan.zero.stage > 1 else 0  # as fragments, again
     size = (dense + frozen) * low + states
@@ -58,14 +61,12 @@ def mixture_files(
 
 def holders(plan: TrainingPlan, file: CheckpointFile) -> Sequence[int]:
     """Ranks that read a file of experts: those that hold them; (): it is none."""
-    if "_expert_" not in file.name and not file.name.startswith("expp_rank"):
-        return ()
-    return plan.mesh.expert_dp_group(plan.mesh.coordinate(file.rank))
+    return range(file.rank, plan.mesh.weight_ranks, file.among) if file.among else ()
 
 
-def _experts(plan: TrainingPlan, held: Stored) -> dict[tuple[int, int], int]:
-    """Elements by number of the mixture and of the expert on its rank."""
-    found: dict[tuple[int, int], int] = {}
+def _experts(plan: TrainingPlan, held: Stored) -> dict[tuple[int, int], tuple[int, int]]:
+    """Elements, and ranks that share the mixture, by its number and the expert's on its rank."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
     mixtures: dict[str, int] = {}
     for number, parameters in held.layers:
         for p, numel in parameters:
@@ -73,11 +74,12 @@ def _experts(plan: TrainingPlan, held: Stored) -> dict[tuple[int, int], int]:
             if match:
                 layer = mixtures.setdefault(match[1], len(mixtures))
                 key = layer, int(match[2])
-                found[key] = found.get(key, 0) + numel
+                found[key] = found.get(key, (0, 0))[0] + numel, p.among or plan.mesh.ep
     return found
 
 
-def _file(name: str, rank: int, size_bytes: int, largest: int) -> CheckpointFile:
+def _file(name: str, rank: int, size_bytes: int, largest: int, among: int = 0) -> CheckpointFile:
     return CheckpointFile(
-        name=name, rank=rank, size_bytes=size_bytes, staged_bytes=min(size_bytes, largest)
-    )
+        name=name, rank=rank, size_bytes=size_bytes, staged_bytes=min(size_bytes, largest),
+        among=among,
+    )  # fmt: skip

@@ -28,6 +28,8 @@ class CheckpointFile:
     """Collected from all ranks before it is written."""
     on_host: bool = False
     """Its tensors live in main memory: offloaded."""
+    among: int = 0
+    """Of experts: from ``rank`` on every so many ranks hold them, and read it; 0: of no experts."""
 
 
 @dataclass(frozen=True, slots=True)

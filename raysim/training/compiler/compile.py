@@ -339,6 +339,16 @@ class RankCompiler:
             self._pass(Do.BACKWARD_PASS, self._whole_backwards)
         self.b.backward_index += 1
         self.b.program.backward_ends.append(len(self.b.program.ops))
+        if self.b.backward_index < self.micro_batches:
+            self._read_timers()
+
+    def _read_timers(self) -> None:
+        """``wall_clock_breakdown``: at the end of ``engine.step()`` the host waits for its events.
+
+        Pipelines read theirs every ``steps_per_print`` steps alone.
+        """
+        if self.plan.wall_clock_breakdown and self.plan.mesh.pp == 1:
+            self.b.sync("wall_clock_breakdown", self.b.last_on(COMPUTE))
 
     def _whole_backwards(self) -> None:
         self._backwards(self.emit.backward)
@@ -471,6 +481,7 @@ class RankCompiler:
         if pending:
             self.b.compute("gradients ready", "collective", 0.0, launches=0, waits=pending)
         self.whole.step()
+        self._read_timers()
         if self.plan.mesh.pp > 1 and self.plan.engine == "deepspeed":
             # The last stage averages the loss over replicas and tells every stage (pipe/engine.py).
             waits = self.b.last_on("compute")

@@ -94,8 +94,7 @@ class Bf16Optimizer:
     def step(self) -> None:
         """Norm over the whole buffer, the optimizer on the own slice, all-gather of the weights."""
         c, b = self.c, self.c.builder
-        shares = c.plan.moe_groups and c.plan.mesh.ep > 1
-        c.gradient_norm(self.own * float(self.accum_bytes), 1, sharded=shares, group="ep")
+        c.gradient_norm(self.own * float(self.accum_bytes), 1, groups=c.expert_groups)
         done = c.optimizer_step(self.own, low_precision_copy=True)
         for group in self.groups:
             if group.ranks > 1:

@@ -80,7 +80,16 @@ class EngineContext:
         """What DeepSpeed flattens together."""
         mesh = self.plan.mesh
         experts = mesh.expert_ranks if self.plan.moe_groups else None
-        return flat_groups(self.built, self.ranks, experts)
+        found = flat_groups(self.built, self.ranks, experts)
+        if self.plan.zero.round_robin_gradients and self.plan.zero.stage in {1, 2}:
+            return tuple(g.in_turns for g in found)
+        return found
+
+    @property
+    def expert_groups(self) -> tuple[str, ...]:
+        """Of ranks that share a mixture's experts, once each."""
+        found = (g.sharers for g in self.flat_groups if g.group != "dp" and g.ranks < self.ranks)
+        return tuple(dict.fromkeys(found))
 
     @property
     def stored_bytes(self) -> int:
@@ -253,18 +262,17 @@ class EngineContext:
         size_bytes: int = SCALAR_BYTES,
         *,
         sharded: bool = True,
-        group: str = "dp",
-        times: int = 1,
+        groups: Sequence[str] = ("dp",),
     ) -> None:
-        """Reduce one number ``times`` times, then wait for it (``.item()``).
+        """Reduce one number over each of ``groups``, then wait for it (``.item()``).
 
-        ``sharded``: each rank of ``group`` has its own part of it.
+        ``sharded``: each rank of a group has its own part of it.
         """
         b = self.builder
         waits = b.last_on("compute")
-        if self.ranks > 1 and sharded:
-            call = Call("all_reduce", group, size_bytes)
-            works = [b.collective(name, call, waits=waits) for _ in range(times)]
+        if self.ranks > 1 and sharded and groups:
+            calls = [Call("all_reduce", group, size_bytes) for group in groups]
+            works = [b.collective(name, call, waits=waits) for call in calls]
             waits = (works[-1],)
         if self.model_parallel > 1:
             waits = (b.collective(name, Call("all_reduce", "mp", size_bytes), waits=waits),)
@@ -273,14 +281,14 @@ class EngineContext:
 
     def check_overflow(
         self, size_bytes: float, kernels: int, *, sharded: bool = True, waits: Sequence[int] = (),
-        group: str = "dp",
+        groups: Sequence[str] = ("dp",),
     ) -> None:  # fmt: skip
         """Scan gradients for inf or nan in so many kernels; reduce the flag and wait for it.
 
         ``waits`` is what makes the gradients complete.
         """
         self.scan("check overflow", size_bytes, kernels, waits)
-        self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded, group=group)
+        self.scalar_all_reduce("overflow", FLAG_BYTES, sharded=sharded, groups=groups)
 
     def gradient_norm(
         self,
@@ -290,8 +298,7 @@ class EngineContext:
         norm_bytes: int = SCALAR_BYTES,
         sharded: bool = True,
         waits: Sequence[int] = (),
-        group: str = "dp",
-        norms: int = 1,
+        groups: Sequence[str] = ("dp",),
     ) -> None:
         """Global gradient norm, with its scalar all-reduce and host sync.
 
@@ -299,16 +306,14 @@ class EngineContext:
         (not ``sharded``), nothing is reduced over replicas.
         """
         self.scan("gradient norm", size_bytes, kernels, waits)
-        self.scalar_all_reduce(
-            "gradient norm", norm_bytes, sharded=sharded, group=group, times=norms
-        )
+        self.scalar_all_reduce("gradient norm", norm_bytes, sharded=sharded, groups=groups)
 
     def average_expert_norms(self) -> None:
         """Those of experts, over the ranks that hold them (``_average_expert_grad_norms``)."""
         b = self.builder
         for group in self.flat_groups:
-            if group.group == "edp" and group.ranks > 1:
-                call = Call("all_reduce", "edp", SCALAR_BYTES)
+            if group.group != "dp" and group.ranks > 1:
+                call = Call("all_reduce", group.group, SCALAR_BYTES)
                 work = b.collective("norm of experts", call, waits=b.last_on("compute"))
                 b.compute("norm of experts", "optimizer", 0.0, launches=1, waits=(work,))
 

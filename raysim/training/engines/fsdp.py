@@ -57,7 +57,8 @@ class Sharded:
         """The first unit in forward order that backward gets to: its last."""
         self.open: set[Group] = set()
         """Groups whose pre-backward hook has run."""
-        self.boundary = False
+        self.boundary = self.last = False
+        """Whether the backward reduces gradients, and whether it is the step's last."""
         self.last_op = -1
         """Of the unit that ran last."""
         self.synced: set[Group] = set()
@@ -136,7 +137,7 @@ class Sharded:
 
     def begin_backward(self, *, boundary: bool) -> None:
         """Gradients are reduced in the last micro-batch, or in each."""
-        self.boundary = boundary or self.s.sync_every_micro_batch
+        self.boundary, self.last = boundary or self.s.sync_every_micro_batch, boundary
 
     def alike(self) -> Hashable:
         """What is gathered ahead, and what is in flight, decide."""

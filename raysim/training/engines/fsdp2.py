@@ -40,6 +40,8 @@ class Fsdp2(Sharded):
         """Bytes of the last reduce-scatter's input, and that reduce-scatter."""
         self.all_reducing = 0
         """Bytes that hybrid sharding keeps in the reduction's type until backward ends."""
+        self.partly: set[Group] = set()
+        """Groups with sums over this replica alone."""
         self.kept: set[Group] = set()
         """Groups with whole gradients of earlier micro-batches."""
         overflows = (self.s.reduce_dtype or context.plan.compute_dtype) == "fp16"
@@ -85,10 +87,9 @@ class Fsdp2(Sharded):
         """Gather, wait; torch needs no explicit prefetch, because the host runs ahead."""
         self._unshard(group)
         self._wait(group, forward=True)
-        if self.s.forward_prefetch:
-            following = [g for g in self.groups if g.first > group.first]
-            if following:
-                self._unshard(min(following, key=lambda g: g.first))
+        following = sorted((g for g in self.groups if g.first > group.first), key=lambda g: g.first)
+        for ahead in following[: int(self.s.forward_prefetch)]:
+            self._unshard(ahead)
 
     def post_forward(self, group: Group) -> None:
         """Free, or keep a share of fewer ranks' making; the root's also drops the last output."""
@@ -109,12 +110,12 @@ class Fsdp2(Sharded):
         self.partial.add(group)
 
     def pre_backward(self, group: Group) -> None:
-        """Wait for what was prefetched, then prefetch the group before in forward order."""
+        """Wait for what was prefetched, then prefetch the groups before in forward order."""
         self._unshard(group)
         self._wait(group, forward=False)
         at = self.order.index(group)
-        if at:
-            self._unshard(self.order[at - 1])
+        for ahead in self.order[max(0, at - self.s.backward_prefetched) : at][::-1]:
+            self._unshard(ahead)
 
     def need(self, group: Group) -> None:
         """Hooks of an inner module run as in forward, but leave it whole.
@@ -135,13 +136,13 @@ class Fsdp2(Sharded):
 
     def post_backward(self, group: Group) -> None:
         """Free the parameters; reduce the gradients or keep them whole."""
+        if self.last or self.s.reshard_after_backward:
+            self._free(group)
         if not group.trainable:
-            self._free(group)
-        elif self.boundary:
-            self._free(group)
+            return
+        if self.boundary:
             self._reduce(group)
         else:
-            self._free(group)
             self._keep_whole(group)
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
@@ -321,9 +322,24 @@ class Fsdp2(Sharded):
             call = Call("reduce_scatter", self.shard_group, wire)
             done = self.c.beside(f"reduce-scatter {group.name}", call, (done,))
         self.reducing = wire, done
+        if group in self.partly:
+            done = self.c.aside("add sums of this replica", 3.0 * reduced, REDUCE, (done,))
+        if not (self.last or self.s.all_reduces_each or self.s.replicas == 1):
+            self._keep_partly(group, reduced)
+            return
+        if group in self.partly:
+            self.partly.remove(group)
+            b.free("gradient", reduced, f"{group.name} of this replica")
         done = self.reduce_over_replicas(reduced, done)
         (done,) = self.divide(reduced, self.divisors[1], (done,))
         self._store(group, own, done)
+
+    def _keep_partly(self, group: Group, reduced: int) -> None:
+        """Until the step's last micro-batch all-reduces the sums of all of them."""
+        self.b.free("communication", reduced, "reduce-scatter output")
+        if group not in self.partly:
+            self.b.alloc("gradient", reduced, f"{group.name} of this replica", stream=REDUCE)
+        self.partly.add(group)
 
     def _store(self, group: Group, own: int, done: int) -> None:
         """The reduction's output becomes the gradient, through a cast if types differ."""

@@ -137,7 +137,7 @@ class HybridZero:
         c, b, own, tensors = self.c, self.c.builder, float(self.own), self.own_tensors
         c.check_overflow(10.0 * own, 2 * tensors)
         b.alloc("temporary", 4.0 * own, "fp32 gradients for their norm")
-        c.gradient_norm(10.0 * own, tensors + 1, group=self.group)
+        c.gradient_norm(10.0 * own, tensors + 1, groups=[self.group])
         b.free("temporary", 4.0 * own, "fp32 gradients for their norm")
         flat = own * (c.weight_bytes + 4.0)
         b.alloc("temporary", flat, "flat gradients", tensors=(own * c.weight_bytes, 4.0 * own))

@@ -29,7 +29,7 @@ def cpu_step(c: EngineContext, own: int, *, update_gpu: bool, overflow: bool) ->
     b.background("norm and unscale on CPU", CPU, "offload", passes)
     if overflow:
         c.scalar_all_reduce("overflow", FLAG_BYTES)
-    c.scalar_all_reduce("gradient norm", times=len(c.flat_groups))
+    c.scalar_all_reduce("gradient norm", groups=["dp"] * len(c.flat_groups))
     c.average_expert_norms()
     seconds = _adam_s(c, own)
     adam = b.background("DeepSpeedCPUAdam", CPU, "offload", seconds, b.last_on(CPU))
@@ -133,7 +133,7 @@ def step_sub_groups(
     if c.plan.precision == "fp16":
         c.scalar_all_reduce("overflow", FLAG_BYTES)
     for _ in groups:
-        c.scalar_all_reduce("gradient norm", group=norm_group)
+        c.scalar_all_reduce("gradient norm", groups=[norm_group])
     for i, group in enumerate(groups):
         if group.on_gpu:
             _step_on_gpu(c, group.numel, update_gpu=update_gpu)

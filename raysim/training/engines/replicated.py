@@ -111,13 +111,13 @@ class Replicated:
         c = self.c
         if c.ranks == 1:
             return
-        apart = [g for g in c.built if g.expert and c.plan.moe_groups]
-        for bucket in pack(
-            [g for g in c.built if not (apart and g.expert)], MEMORY_OPT_ALLREDUCE_SIZE
-        ):
-            self._reduce(bucket, "dp")
-        for bucket in pack(apart, MEMORY_OPT_ALLREDUCE_SIZE):
-            self._reduce(bucket, "edp" if c.plan.mesh.expert_ranks > 1 else None)
+        kinds: dict[str | None, list[Gradient]] = {}
+        for group in c.flat_groups:
+            where = group.group if group.ranks > 1 else None
+            kinds.setdefault(where, []).extend(group.gradients)
+        for where, gradients in kinds.items():
+            for bucket in pack(gradients, MEMORY_OPT_ALLREDUCE_SIZE):
+                self._reduce(bucket, where)
 
     def _reduce(self, bucket: list[Gradient], group: str | None) -> None:
         """None: no other rank has these, but they are flattened and copied back all the same."""
@@ -141,8 +141,8 @@ class Replicated:
         if low_precision:
             shares = c.plan.moe_groups and c.plan.mesh.ep > 1
             kernels = SERIAL_OVERFLOW_KERNELS * c.tensors
-            c.check_overflow(2.0 * held, kernels, sharded=shares, group="ep")
-            c.gradient_norm(held, c.tensors, sharded=shares and self.flat, group="ep")
+            c.check_overflow(2.0 * held, kernels, sharded=shares, groups=["ep"])
+            c.gradient_norm(held, c.tensors, groups=c.expert_groups if self.flat else ())
         elif c.plan.gradient_clipping > 0:  # engine.py, clip_fp32_gradients averages over replicas
             c.gradient_norm(held, c.tensors)
         flat = 4.0 * c.numel if low_precision else 0.0

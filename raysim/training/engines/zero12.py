@@ -5,8 +5,10 @@ texts do not say: a bucket is reduced by one *all-reduce*, from which each rank 
 stage 2 reduces after every micro-batch; stage 1 without ``overlap_comm`` reduces after backward,
 exposed; one all-gather of the whole flat group ends the step.
 
-Not modelled: ``use_multi_rank_bucket_allreduce=false``, ``round_robin_gradients``, sparse
-gradients.
+Without ``use_multi_rank_bucket_allreduce`` a bucket is reduced rank by rank, to each what it owns;
+under ``overlap_comm`` the host waits for the device before each.
+
+Not modelled: sparse gradients.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from raysim.training.states.zero import Bucket, FlatGroup, pack, slices
 OVERFLOW_KERNELS = 13
 """Per gradient, of ``has_inf_or_nan``: its largest and its smallest value, ``isfinite`` of both by
 four kernels each, and, not, add. So they are in a profile of 201 gradients on an H100."""
+_SAID = {"all_reduce": "all-reduce", "reduce": "reduce"}
 STEP_VIEWS = 5
 """Per parameter: a detached gradient, and the weight once more a view of the flat group."""
 
@@ -200,22 +203,58 @@ class ZeroOneTwo:
         if held:
             yield held
 
+    def _to_owners(self, group: FlatGroup, bucket: list[Gradient]) -> Iterator[tuple[int, int]]:
+        """Elements that each rank owns of a bucket, and in how many runs they lie in it.
+
+        Of more than one run a copy is sent. A bucket is larger than its size only where it is of
+        one gradient, of which a rank's slice is one run.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        before = -1
+        for gradient in bucket:
+            at = self.offsets[gradient.name]
+            for length in slices(at, at + gradient.numel, group.own):
+                owner = at // group.own
+                held, runs = found.get(owner, (0, 0))
+                found[owner] = held + length, runs + (owner != before)
+                before, at = owner, at + length
+        yield from found.values()
+
+    def _reductions(self, bucket: list[Gradient]) -> Iterator[tuple[Call, int]]:
+        """Each call of a bucket, and bytes of the copy that it sends; 0: of the bucket itself."""
+        width = self.c.comm_bytes
+        for group, part in self._parts(bucket):
+            if group.ranks == 1:
+                continue
+            if self.zero.use_multi_rank_bucket_allreduce:
+                for piece in self._pieces(part):
+                    yield Call("all_reduce", group.group, piece * width), 0
+            else:
+                for piece, runs in self._to_owners(group, part):
+                    call = Call("reduce", group.group, piece * width)
+                    yield call, call.size_bytes if runs > 1 else 0
+
     def _flush(self, bucket: list[Gradient], ready: int) -> None:
         """One all-reduce of the whole bucket, then copies of the own slices."""
         c, b = self.c, self.c.builder
         numel = sum(g.numel for g in bucket)
         wire = numel * c.comm_bytes
+        calls = list(self._reductions(bucket))
+        together = self.zero.use_multi_rank_bucket_allreduce
         copied = wire if len(bucket) > 1 else 0
+        if not together:
+            copied = max((size for _, size in calls), default=0)
         b.alloc("communication", copied, "flattened bucket")
         waits: tuple[int, ...] = (ready, *self.in_flight)
-        own = 0.0
-        for group, part in self._parts(bucket):
-            own += sum(g.numel for g in part) / group.ranks
-            for piece in self._pieces(part) if group.ranks > 1 else ():
-                call = Call("all_reduce", group.group, piece * c.comm_bytes)
-                waits = (c.beside("all-reduce gradients", call, waits),)
+        parts = self._parts(bucket)
+        own = sum(sum(g.numel for g in part) / group.ranks for group, part in parts)
+        for call, _ in calls:
+            if self.overlap and not together:
+                b.sync("synchronize", (*waits, *b.last_on("compute")))
+            waits = (c.beside(f"{_SAID[call.op]} gradients", call, waits),)
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
-        moved = 2.0 * (copied + wire + own * c.comm_bytes)
+        flattened = copied if together else sum(size for _, size in calls)
+        moved = 2.0 * (flattened + wire + own * c.comm_bytes)
         done = c.aside("copy own slices", moved, "reduce", waits)
         if self.offload:
             done = self._to_host(own, done)
@@ -262,8 +301,8 @@ class ZeroOneTwo:
                 c.check_overflow(2 * own_bytes, OVERFLOW_KERNELS * tensors, waits=waits)
             b.hook(c.costs.host.operator_s * STEP_VIEWS * c.tensors)
             size = own_bytes + NORM_BYTES * self.own
-            norms = len(self.groups)
-            c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, norms=norms)
+            norms = ["dp"] * len(self.groups)
+            c.gradient_norm(size, NORM_KERNELS * tensors, waits=waits, groups=norms)
             c.average_expert_norms()
             low_precision = c.plan.precision != "fp32"
             flat = own_bytes + (4.0 * self.own if low_precision else 0.0)

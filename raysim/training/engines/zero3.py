@@ -352,8 +352,7 @@ class ZeroThree:
                 held + NORM_BYTES * self.own,
                 NORM_KERNELS * c.tensors,
                 norm_bytes=FP64_BYTES,
-                group=self.group,
-                norms=len(self.groups),
+                groups=[self.group] * len(self.groups),
             )
             for group in self.groups:
                 self._step_group(group.numel)

@@ -368,7 +368,8 @@ class Pricer:
 
     def _gradient(self, p: Parameter) -> Gradient:
         return Gradient(
-            p.name, self._numel(p), expert=p.expert, fp8=p.fp8, stored_bytes=p.stored_bytes,
+            p.name, self._numel(p), expert=p.expert, among=p.among, fp8=p.fp8,
+            stored_bytes=p.stored_bytes,
             whole_bytes=p.whole_bytes, matrix=len(p.shape) > 1,
             rows=round(p.sparse_rows * self.batch), row_numel=math.prod(p.shape[1:]),
         )  # fmt: skip

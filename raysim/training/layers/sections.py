@@ -42,6 +42,8 @@ class Gradient(NamedTuple):
     """Named in full by the storage it shares with another layer of the stage."""
     expert: bool = False
     """Of routed experts: only every so many ranks hold it."""
+    among: int = 0
+    """Of an expert: ranks that share its mixture; 0: the mesh's ``ep``."""
     fp8: bool = False
     """Products read it in fp8."""
     stored_bytes: float | None = None

@@ -11,8 +11,9 @@ are locked by DeepSpeed itself, to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from raysim.hardware.specs import NodeSpec, Provenance
 from raysim.models.table import COMPUTE_DTYPE_BYTES
@@ -87,7 +88,7 @@ def host_memory(
     node: NodeSpec,
     ranks_per_node: int,
     sizes: Sequence[int] = (),
-    experts: int = 0,
+    experts: Mapping[int, int] = MappingProxyType({}),
 ) -> HostMemory:
     """Main memory and disk space per node.
 
@@ -98,7 +99,8 @@ def host_memory(
     sizes
         Elements of each trainable parameter; (): one flat lump, cut at ``sub_group_size``.
     experts
-        Of ``numel``, elements of experts that are flattened apart (``moe_groups``).
+        Of ``numel``, elements of experts that are flattened apart (``moe_groups``), by how many
+        ranks share their mixture.
     """
     zero = plan.zero
     by_category = {"process": float(HOST_PROCESS_BYTES)}
@@ -122,14 +124,16 @@ def host_memory(
     )
 
 
-def _zero12(plan: TrainingPlan, numel: int, largest: int, experts: int) -> dict[str, float]:
+def _zero12(
+    plan: TrainingPlan, numel: int, largest: int, experts: Mapping[int, int]
+) -> dict[str, float]:
     """Of one rank: its slice in one piece; gradients summed over micro-batches, and one in transit.
 
     Simplification: sums are pinned parameter by parameter; rounding each up is left out.
     """
-    parts = [flat_partition_numel(numel - experts, plan.mesh.weight_ranks)]
-    if experts:
-        parts.append(flat_partition_numel(experts, plan.mesh.expert_ranks))
+    ranks = plan.mesh.weight_ranks
+    parts = [flat_partition_numel(numel - sum(experts.values()), ranks)]
+    parts += [flat_partition_numel(n, ranks // among) for among, n in experts.items()]
     own = sum(parts)
     low = COMPUTE_DTYPE_BYTES[plan.precision]
     whole = pinned_bytes if plan.zero.offload_optimizer.pin_memory else float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
@@ -98,10 +99,13 @@ def host_need(plan: TrainingPlan, stages: Sequence[StageSpec], comms: Communicat
     rank = max(trained, key=lambda rank: sum(trained[rank]))
     fullest, held = trained[rank], sum(stored[rank].values())
     node = comms.topology.specs[comms.placement[0][0]]
-    experts = sum(g.numel for s in stages for u in s.units for g in u.gradients if g.expert)
+    of_experts = (g for s in stages for u in s.units for g in u.gradients if g.expert)
+    experts: Counter[int] = Counter()  # no pipeline has any of DeepSpeed's
+    for g in of_experts if plan.moe_groups else ():
+        experts[g.among or plan.mesh.ep] += g.numel
     found = host_memory(
         plan, sum(fullest), held, node, comms.ranks_per_node, fullest,
-        experts=experts if plan.moe_groups else 0,  # which no pipeline has
+        experts=experts,
     )  # fmt: skip
     return found.holding("activation", offloaded_bytes(plan, stages) * comms.ranks_per_node)
 

@@ -217,6 +217,7 @@ class DeepSpeedConfig:
     """Of releases before 0.6, under ZeRO-3."""
     checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
     wall_clock_breakdown: bool = False
+    """Of ``DeepSpeedEngine``; timers within MoE layers are not priced."""
     tensor_parallel: int = 1
     """``tensor_parallel.autotp_size``."""
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)

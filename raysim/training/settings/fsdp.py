@@ -56,8 +56,16 @@ class FsdpSettings:
     """Of version 2's ``CPUOffloadPolicy``; version 1 always pins."""
     backward_prefetch: BackwardPrefetch | None = "BACKWARD_PRE"
     """Of version 1; version 2 always fetches before a group's backward."""
-    forward_prefetch: bool = False
-    """Issue the next group's all-gather before this group's forward."""
+    forward_prefetch: bool | int = False
+    """Issue the next group's all-gather, or those of so many next ones, before this one's forward.
+    """
+    backward_prefetched: int = 1
+    """Of version 2: groups before it in forward order that a group's backward gathers ahead."""
+    all_reduces_each: bool = True
+    """Of version 2 with replicas: whether micro-batches before the last all-reduce what they have
+    reduce-scattered, too (``set_requires_all_reduce``)."""
+    reshard_after_backward: bool = True
+    """Of version 2: whether backwards before the step's last give parameters back."""
     limit_all_gathers: bool = True
     """Of version 1: the host runs at most two all-gathers ahead."""
     use_orig_params: bool = False

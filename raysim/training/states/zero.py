@@ -8,9 +8,8 @@ pads every parameter to a multiple of N). Pure functions; the order of events is
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.layers.sections import Gradient
@@ -55,10 +54,22 @@ def flat_partition_numel(total: int, ranks: int) -> int:
 class FlatGroup:
     """Parameters that are flattened together, and partitioned over the ranks that hold them."""
 
-    group: Literal["dp", "edp"]
-    """Of ranks: all replicas, or those with the same experts."""
+    group: str
+    """Of ranks: all replicas (``dp``), or those with the same experts (``edp``, or by their
+    distance where mixtures differ in that)."""
     ranks: int
     gradients: tuple[Gradient, ...]
+
+    @property
+    def sharers(self) -> str:
+        """Ranks that share the mixtures these are experts of."""
+        return self.group.replace("edp", "ep").replace("replicate", "shard")
+
+    @property
+    def in_turns(self) -> FlatGroup:
+        """With neighbours on different ranks (``_round_robin_reorder``)."""
+        turns = (self.gradients[i :: self.ranks] for i in range(self.ranks))
+        return replace(self, gradients=tuple(g for turn in turns for g in turn))
 
     @property
     def numel(self) -> int:
@@ -87,6 +98,7 @@ def flat_groups(
 ) -> tuple[FlatGroup, ...]:
     """One of everything, or experts' behind one of all others; None: experts are like others.
 
+    Mixtures that differ in how many ranks share them are apart, in the order of their first.
     DeepSpeed makes one of each of the optimizer's groups; more than one of dense parameters is not
     modelled.
     """
@@ -95,9 +107,20 @@ def flat_groups(
     dense = FlatGroup(
         group="dp", ranks=ranks, gradients=tuple(g for g in built if not g.expert)
     )  # fmt: skip
-    parts = pack((g for g in built if g.expert), EXPERT_GROUP_NUMEL)
-    experts = (FlatGroup(group="edp", ranks=expert_ranks, gradients=tuple(part)) for part in parts)
-    return (dense, *experts) if dense.gradients else tuple(experts)
+    experts: dict[int, list[Gradient]] = {}
+    for g in built:
+        if g.expert:
+            holders = ranks // g.among if g.among else expert_ranks
+            experts.setdefault(holders, []).append(g)
+    groups = [
+        FlatGroup(
+            group="edp" if holders == expert_ranks else f"dp_replicate:{ranks // holders}",
+            ranks=holders, gradients=tuple(part),
+        )
+        for holders, some in experts.items()
+        for part in pack(some, EXPERT_GROUP_NUMEL)
+    ]  # fmt: skip
+    return (dense, *groups) if dense.gradients else tuple(groups)
 
 
 def slices(start: int, end: int, own: int) -> Iterator[int]:
