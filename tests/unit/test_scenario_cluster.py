@@ -213,6 +213,30 @@ def test_the_scenario_says_what_the_file_does_not() -> None:
     assert "add cluster.hardware.workers" in errors(kuberay("a: b"), hardware=HEAD)
 
 
+@pytest.mark.parametrize(
+    ("said", "kind", "gbit"),
+    [
+        ("1x100Gb/s ethernet", "ethernet", 100),
+        ("1x100Gb/s", "infiniband", 100),  # of the node's own kind
+        ("2x150Gb/s RoCE", "roce", 150),  # no catalog NIC has that rate
+        ("8x roce-400", "roce", 400),
+    ],
+)
+def test_nics_may_say_their_kind(said: str, kind: str, gbit: float) -> None:
+    made = cluster(
+        kuberay("a: b"), hardware={**HEAD, "workers": {"node": "hgx-h100-8", "nics": said}}
+    )
+    nic = made.groups[1].node.nic
+    assert (nic.kind, nic.bytes_per_s * 8 / 1e9) == (kind, pytest.approx(gbit))
+
+
+def test_nics_of_an_unknown_kind_are_refused_with_those_that_there_are() -> None:
+    hardware = {**HEAD, "workers": {"node": "hgx-h100-8", "nics": "1x100Gb/s fast"}}
+    assert "1x100Gb/s ethernet, infiniband, roce or efa" in errors(
+        kuberay("a: b"), hardware=hardware
+    )
+
+
 def test_several_documents_in_one_file() -> None:
     text = "apiVersion: v1\nkind: ConfigMap\n---" + kuberay("a: b")
     assert cluster(text, hardware={**HEAD, "workers": {"node": "hgx-h100-8"}}).num_gpus == 32
