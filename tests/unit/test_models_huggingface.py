@@ -385,8 +385,10 @@ def test_unknown_family_names_the_nearest_and_all() -> None:
     with pytest.raises(ScenarioError, match="did you mean 'llama'") as caught:
         build({"model_type": "lama"})
     assert all(name in str(caught.value) for name in known_model_types())
-    with pytest.raises(ScenarioError, match="model_type: missing"):
+    with pytest.raises(ScenarioError, match="model_type: missing; known"):
         build({"hidden_size": 8})
+    with pytest.raises(ScenarioError, match='missing; by its architectures .*: "qwen2_moe"'):
+        build({"hidden_size": 8, "architectures": ["Qwen2MoeForCausalLM"]})
 
 
 @pytest.mark.parametrize(
