@@ -387,7 +387,7 @@ def test_unknown_family_names_the_nearest_and_all() -> None:
     assert all(name in str(caught.value) for name in known_model_types())
     with pytest.raises(ScenarioError, match="model_type: missing; known"):
         build({"hidden_size": 8})
-    with pytest.raises(ScenarioError, match='missing; by its architectures .*: "qwen2_moe"'):
+    with pytest.raises(ScenarioError, match=r'missing; by its architectures .*: "qwen2_moe"'):
         build({"hidden_size": 8, "architectures": ["Qwen2MoeForCausalLM"]})
 
 
