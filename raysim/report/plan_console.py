@@ -191,7 +191,12 @@ def _sure(page: Page, summary: Summary) -> None:
         said.append(Text(f"{of} cannot be told from the first"))
     page.blank()
     page.labelled("Sure", said)
-    if chance is not None:
+    if sure.get("drawn"):
+        each = (
+            f"each is the mean of {sure['drawn']} draws of when spot nodes go, of which it is one"
+        )
+        page.add(" " * 12, (each, "dim"))
+    elif chance is not None:
         assumed = "past errors of layouts of one model on one kind of node were largely shared"
         page.add(" " * 12, (assumed, "dim"))
 
