@@ -70,7 +70,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
         name = name if base.spec.cluster.gpu else options.node
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
         on = f"{gpus} GPUs of {name}, {sample_of(base)}"
-        terminal.say(f"{_verdict(found, limit)}\n")
+        terminal.say(_verdict(found, limit))
         _print(grid, found, limit, on, base.warnings)
     return not any(_within(c, limit) for c in found)
 
