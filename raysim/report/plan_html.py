@@ -153,6 +153,8 @@ def tiles(page: PlanPage) -> list[Fact]:
     if trial["likely"] is not None:
         chance = f">{SURE:.1%}" if trial["likely"] > SURE else words.percent(trial["likely"])
         formula = "errors are lognormal, with the ends of the interval as quantiles"
+        if drawn := (page.summary.get("certainty") or {}).get("drawn"):
+            formula = f"k of {drawn} draws of when spot nodes go did: (k + 1) / ({drawn} + 2)"
         found.append(Fact("likely", chance, "that it fits and meets the targets", formula))
     return found
 
