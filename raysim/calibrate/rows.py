@@ -68,8 +68,22 @@ def read_replays(folder: Path, family: str | None = None) -> list[Measured]:
             rows += _rows(path, role, of)
     if not any(row.role == "calibration" for row in rows):
         name = f"replay_{family or '*'}_calibration.csv"
-        raise CalibrationError(f"{folder}: no rows in {name}; `raysim validate --real` makes them")
+        raise CalibrationError(
+            f"{folder}: no rows in {name}; `raysim validate --real` makes them{_others(folder)}"
+        )
     return rows
+
+
+def _others(folder: Path) -> str:
+    """What families of rows there are instead, as options say them."""
+    suffix = "_calibration.csv"
+    replays = (path.name for path in sorted(folder.glob(f"replay_*{suffix}")))
+    found = [name.removeprefix("replay_").removesuffix(suffix) for name in replays]
+    if (folder / "training_cases.json").exists():
+        found.append("training")
+    if not found:
+        return "; training steps measured by `raysim measure step` are --family training"
+    return f"; here are rows of {' and '.join(f'--family {name}' for name in found)}"
 
 
 def _rows(path: Path, role: Role, family: str) -> Iterable[Measured]:

@@ -60,8 +60,8 @@ ClusterFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Of a program: `ray up` YAML, KubeRay YAML or a cluster section; by default one "
-        "plain node.",
+        help="Of a program: `ray up` YAML, KubeRay YAML, Anyscale's or a cluster section; by "
+        "default one plain node, of a launcher's script hgx-h100-8.",
     ),
 ]
 ComputeMode = Annotated[
@@ -237,8 +237,8 @@ def plan(
             help="Beside the scenario's targets; may be repeated.",
         ),
     ] = None,
-    days: Annotated[float | None, typer.Option(min=0, help="days <= DAYS.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="usd <= BUDGET.")] = None,
+    days: Annotated[float | None, typer.Option(min=0, help="days <= N.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="usd <= N.")] = None,
     max_gpus: Annotated[int | None, typer.Option(min=1, help="Rent no more.")] = None,
     likely: Likely = None,
     quantile: Quantile = None,
@@ -287,16 +287,18 @@ def memory(
         typer.Option(min=1, help="Tokens of a sample; numbers of a sound."),
     ] = None,
     zero_stage: Annotated[
-        list[int] | None, typer.Option(min=0, max=3, help="Only this; may be repeated.")
+        list[int] | None, typer.Option(metavar="N", min=0, max=3, help="May be repeated.")
     ] = None,
     offload: Annotated[
-        list[str] | None, typer.Option(help="none, optimizer or all; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="none, optimizer or all; may be repeated."),
     ] = None,
     checkpointing: Annotated[
-        list[str] | None, typer.Option(help="none, selective or full; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="none, selective or full; may be repeated."),
     ] = None,
     micro_batch: Annotated[
-        list[int] | None, typer.Option(min=1, help="May be repeated; 1 and 4 by default.")
+        list[int] | None, typer.Option(metavar="N", min=1, help="By default 1 and 4.")
     ] = None,
     peft: Annotated[
         Path | None,
@@ -361,10 +363,10 @@ def init(
         Path | None, typer.Option("--from", metavar="FILE", help="A Hugging Face config.json.")
     ] = None,
     deepspeed: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A DeepSpeed JSON.")
+        Path | None, typer.Option(metavar="FILE", help="A DeepSpeed JSON, or Accelerate's config.")
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A `ray up` YAML or KubeRay manifest.")
+        Path | None, typer.Option(metavar="FILE", help="A `ray up`, KubeRay or Anyscale file.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems.")] = False,
 ) -> None:

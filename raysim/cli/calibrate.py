@@ -38,6 +38,10 @@ CARRIED = {"raylet_lease_ns": ("raylet_pop_worker_ns", "raylet_return_ns")}
 CORE = "ray_core"
 """The family that says a machine's constants first; those of others are fitted beside them."""
 
+WANTED = (
+    "calibrate takes a folder of tables that `raysim measure` wrote on the machine, or "
+    "`raysim validate --real`"
+)
 TRAINING = "training"
 """The family whose rows are steps of ``raysim measure step``, and not workloads."""
 
@@ -64,6 +68,9 @@ def calibrate(folder: Path, options: CalibrateOptions) -> None:
         An option is wrong; rows, workloads or the description of the machine are missing; a fit
         was asked for on validation rows.
     """
+    if not folder.is_dir():
+        said = "is a file" if folder.exists() else "no such folder"
+        raise ScenarioError(f"{folder}: {said}; {WANTED}")
     if options.family == TRAINING:
         _calibrate_training(folder, options)
         return

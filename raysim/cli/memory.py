@@ -70,6 +70,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
         name = name if base.spec.cluster.gpu else options.node
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
         on = f"{gpus} GPUs of {name}, {sample_of(base)}"
+        terminal.say(_verdict(found, limit))
         _print(grid, found, limit, on, base.warnings)
     return not any(_within(c, limit) for c in found)
 
@@ -115,16 +116,21 @@ def _print(
         rows.setdefault(at, {})[cell.checkpointing, cell.micro_batch] = cell
     lines = [
         [NAMES[stage], offload, *(_shown(row[c], limit) for c in columns),
-         f"{next(iter(row.values())).host_bytes / GIB:,.0f}"]
+         _shown_of_host(next(iter(row.values())))]
         for (stage, offload), row in rows.items()
     ]  # fmt: skip
-    right = [*heads, "host GiB"]
+    right = [*heads, f"host, of {found[0].host_capacity_bytes / GIB:,.0f}"]
     terminal.table(["ZeRO stage", "offload", *right], lines, right=right)
     refused = {cell.why for cell in found if cell.why}
     for why in sorted(refused):
         terminal.say(f"-: {why}")
     for warning in warnings:
         terminal.say(f"Note: {warning}")
+
+
+def _shown_of_host(cell: Cell) -> str:
+    beyond = cell.host_bytes > cell.host_capacity_bytes
+    return f"{cell.host_bytes / GIB:,.0f}{'!' if beyond else ' '}"
 
 
 def _shown(cell: Cell, limit: float | None) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Basis = Literal["measured", "datasheet", "assumed"]
+NicKind = Literal["ethernet", "infiniband", "roce", "efa"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class CpuRankSpec(GpuSpec):
 class NicSpec(Spec):
     """One network interface."""
 
-    kind: Literal["ethernet", "infiniband", "roce", "efa"]
+    kind: NicKind
     bytes_per_s: float
     latency_s: float
     """One way, port to port through one switch."""

@@ -232,15 +232,24 @@ def _in_library(reader: Reader, model_type: str, library: Library) -> None:
         reader.check()
 
 
+def _of_architecture(reader: Reader) -> str | None:
+    """``llama`` of ``LlamaForCausalLM``: what a file without ``model_type`` is likely to mean."""
+    classes = reader.values.get("architectures")
+    first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    name = re.split(r"For[A-Z]|Model$", first)[0].lower()
+    return next((known for known in _FAMILIES if known.replace("_", "").lower() == name), None)
+
+
 def _model_type(reader: Reader) -> str:
     value = reader.values.get("model_type")
     if isinstance(value, str) and value in _FAMILIES:
         return value
     known = ", ".join(known_model_types())
     if value is None:
-        where = Location(file=reader.file)
+        where, meant = Location(file=reader.file), _of_architecture(reader)
+        said = f'missing; by its architectures "model_type": "{meant}"' if meant else "missing"
         raise ScenarioError(
-            Problem(message=f"missing; known are {known}", where=where, key="model_type")
+            Problem(message=f"{said}; known are {known}", where=where, key="model_type")
         )
     near = difflib.get_close_matches(str(value), _FAMILIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -143,9 +143,9 @@ def stand(features: Features, ranges: Sequence[Range]) -> Stand:
     if not short <= features.seq_len <= long:
         beyond.append(f"sequences of {features.seq_len:,}, measured {short:,} to {long:,}")
     if features.engine not in own.engines:
-        beyond.append(f"no run with {features.engine} was measured on it")
+        beyond.append(f"no run with {features.engine} was measured on this GPU")
     if features.network not in (*own.networks, "none"):
-        beyond.append(f"no run over {features.network} was measured on it")
+        beyond.append(f"no run over {features.network} was measured on this GPU")
     return Stand(standing="extrapolated" if beyond else "interpolated", reasons=tuple(beyond))
 
 

@@ -15,9 +15,10 @@ from typing import Literal, NamedTuple
 
 from raysim.errors import Problem, ScenarioError
 from raysim.planner.default_space import ENGINE
+from raysim.planner.draws import played
 from raysim.planner.space import Point, Space, is_node, is_nodes, said, spread_out
 from raysim.planner.sweep import Sweep
-from raysim.planner.trials import NORMAL, Trial, follows_time, try_point
+from raysim.planner.trials import NORMAL, Trial, follows_time
 from raysim.results.targets import METRICS, show
 from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.targets import METRICS as UNITS
@@ -98,6 +99,8 @@ class Certainty:
     """Probability; None where there is no second."""
     alike: int
     """Choices that cannot be told from the first, itself among them."""
+    drawn: int = 0
+    """Runs that each choice is the mean of, where chance is what differs; 0: past errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,19 +197,21 @@ def certainty_of(ranked: Sequence[Trial], objective: Objective) -> Certainty | N
     chances = [beats(first, other, objective) for other in others]
     return Certainty(
         low=ends[0], high=ends[1], first_beats_second=chances[0] if chances else None,
-        alike=1 + sum(c is not None and c < ALIKE for c in chances),
+        alike=1 + sum(c is not None and c < ALIKE for c in chances), drawn=spread.drawn,
     )  # fmt: skip
 
 
 def beats(first: Trial, second: Trial, objective: Objective) -> float | None:
     """Probability that the first would also be measured as the better one.
 
-    Errors of layouts of one model on nodes of one kind share most of their variance; on others,
+    Of means of draws: that it is the better one in the mean, which more draws would show. Errors of
+    layouts of one model on nodes of one kind share most of their variance; on others,
     none is taken to be shared.
     """
     if first.spread is None or second.spread is None:
         return None
     own = OWN_FRAC if _machines(first) == _machines(second) else 1.0
+    own = 1 / first.spread.drawn if first.spread.drawn else own
     worse = 1 if objective.direction == "minimize" else -1
     ratio = math.log(second.metrics[objective.metric] / first.metrics[objective.metric]) * worse
     shift = (second.spread.middle - first.spread.middle) * worse * follows_time(objective.metric)
@@ -344,7 +349,7 @@ def smallest_change(
         for value in beyond[key]:
             for start in starts:
                 choice = {**start.choice, key: value}
-                trial = _within(try_point(scenario, Point(number, choice), limits), 0.0, max_gpus)
+                trial = _within(played(scenario, Point(number, choice), limits), 0.0, max_gpus)
                 number += 1
                 if trial.meets:
                     return trial

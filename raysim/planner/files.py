@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysim.planner.cluster_files import cluster_file
-from raysim.planner.effects import without_effect
+from raysim.planner.effects import beyond_ends, without_effect
 from raysim.planner.importance import importance
 from raysim.planner.job_files import ACCELERATE, MEGATRON_ARGS, SERVE, job_files
 from raysim.planner.nearest import nearest
@@ -85,6 +85,7 @@ def summary_of(answer: Answer) -> dict[str, Any]:
         "reasons": [r._asdict() for r in plan.reasons],
         "certainty": None if plan.certainty is None else asdict(plan.certainty),
         "no_effect": without_effect(answer.sweep.trials, answer.space),
+        "beyond": beyond_ends(trials, answer.space, plan.best, plan.objective),
         "rests_on": [e._asdict() for e in answer.rests_on],
         "importance": None if decides is None else decides.plain(),
     }

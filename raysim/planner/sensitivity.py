@@ -23,7 +23,8 @@ OF_PROGRAMS = ("network between nodes", "network latency", "disks")
 def elasticities(scenario: AnyScenario, seconds: float | None = None) -> list[Elasticity]:
     """Of every input that matters, the strongest first.
 
-    None where requests come when they come: such a run is as long as its load.
+    None where requests come when they come: such a run is as long as its load; and none where spot
+    nodes go by chance, which would differ by more.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def elasticities(scenario: AnyScenario, seconds: float | None = None) -> list[El
     """
     if isinstance(scenario, Scenario):
         return of_step(build_job(scenario).plan, scenario.cluster)
-    if any(_paced(job) for job in scenario.spec.jobs):
+    if scenario.spec.spot or any(_paced(job) for job in scenario.spec.jobs):
         return []
 
     def run_s(cluster: ClusterSpec) -> float:

@@ -11,10 +11,11 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import raysim
 from raysim.kernel.progress import Told
+from raysim.planner.draws import DRAWS, seeds_of
 from raysim.planner.pool import Runner
 from raysim.planner.screen import screen_of
 from raysim.planner.space import Point, Space
@@ -110,10 +111,12 @@ class Kept:
 
 def sweep_id(scenario: AnyScenario, space: Space, limits: Sequence[Target]) -> str:
     """Of the folder: equal for the same scenario, space, limits and version."""
-    asked = {
+    asked: dict[str, Any] = {
         "space": {key: list(values) for key, values in space.values.items()},
         "limits": [(t.name, t.condition) for t in limits],
     }
+    if seeds_of(scenario, {}):
+        asked["draws"] = DRAWS
     text = json.dumps(asked, sort_keys=True, default=str)
     own = hashlib.sha256(text.encode()).hexdigest()[:6]
     return f"{run_id(scenario.resolved(), raysim.__version__)}-{own}"

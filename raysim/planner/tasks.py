@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raysim.planner.draws import played
 from raysim.planner.estimate import estimate_point
 from raysim.planner.space import Point
-from raysim.planner.trials import Trial, try_point
+from raysim.planner.trials import Trial
 from raysim.scenario.load import AnyScenario, Scenario
 from raysim.scenario.targets import Target
 
@@ -23,4 +24,4 @@ class Task:
         """What the point comes to."""
         if self.folded and isinstance(self.scenario, Scenario):
             return estimate_point(self.scenario, point)
-        return try_point(self.scenario, point, self.limits)
+        return played(self.scenario, point, self.limits)

@@ -37,6 +37,8 @@ class Spread(NamedTuple):
 
     middle: float
     deviation: float
+    drawn: int = 0
+    """Of so many runs that chance made differ; 0: of past errors, which alike jobs share."""
 
     def factor(self, quantile: float) -> float:
         """Measured over predicted, at a quantile."""
@@ -65,7 +67,7 @@ class Trial:
     likely: float | None = None
     """Probability that it fits and all targets are met, under the prediction's intervals."""
     spread: Spread | None = None
-    """Of the step's time, as past errors on such jobs say."""
+    """Of the step's time, as past errors on such jobs say; of a job's time, as chance does."""
 
     @property
     def meets(self) -> bool:
@@ -89,10 +91,13 @@ def follows_time(name: str) -> int:
     return (name in _WITH_TIME) - (name in _WITH_SPEED)
 
 
-def try_point(scenario: AnyScenario, point: Point, limits: tuple[Target, ...]) -> Trial:
-    """Run one point; never raises for what the point itself does wrong."""
+def try_point(
+    scenario: AnyScenario, point: Point, limits: tuple[Target, ...], seed: int | None = None
+) -> Trial:
+    """Run one point once; never raises for what the point itself does wrong."""
     try:
         changed = chosen(scenario, point.choice)
+        changed = changed if seed is None else changed.with_({"seed": seed})
         with contextlib.redirect_stdout(io.StringIO()):  # what a program prints
             summary = run(changed, record=False, what_if=False).summary
     except ScenarioError as error:

@@ -55,7 +55,8 @@ def rows_of(summaries: Sequence[Summary]) -> list[Row]:
 
 def _words(summaries: Sequence[Summary]) -> Iterator[Row]:
     for path, name in _TOLD:
-        values = [str(at(s, path)) for s in summaries]
+        found = [at(s, path) for s in summaries]
+        values = ["-" if value is None else str(value) for value in found]
         if len(set(values)) > 1:
             yield Row(name, tuple(_without_common(values)), None)
 

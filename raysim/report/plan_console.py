@@ -12,7 +12,14 @@ from typing import Any
 from rich.text import Text
 
 from raysim.report.layout import JOINT, WIDE, Page, number, percent, usd
-from raysim.report.plan_words import doubt_text, order_text, shown_as, targets_of, value_text
+from raysim.report.plan_words import (
+    doubt_text,
+    further_text,
+    order_text,
+    shown_as,
+    targets_of,
+    value_text,
+)
 from raysim.scenario.overrides import labels, short_key, shown
 from raysim.units import format_seconds
 
@@ -28,6 +35,8 @@ _INSTEAD = {
 }  # fmt: skip
 """Columns that another makes superfluous."""
 _NODES = ("nodes", "replicas")
+_CUTS = ("tensor_parallel", "stages")
+"""Last parts of keys that cut a model otherwise than ZeRO does."""
 _DOLLARS = ("usd", "usd_per_million_tokens", "usd_per_million_output_tokens")
 SURE = 0.995
 CHECKPOINTING = "train.activation_checkpointing"
@@ -52,6 +61,8 @@ def render(summary: Summary, *, top: int = 5, width: int = WIDE, wrote: Sequence
         page.blank()
         _table(page, "faster costs more", front[:top], summary, missed=True)
     page.blank()
+    if further := further_text(summary):
+        page.labelled("Go on", [Text(said) for said in further])
     for reason in summary["reasons"][:top]:
         said = f"{reason['trials']} {reason['what']}"
         page.labelled("Out", [Text(f"{said} ({reason['example']})")])
@@ -137,6 +148,13 @@ def _untried(page: Page, summary: Summary) -> None:
             "Not tried", [Text(f"--vary {CHECKPOINTING}=none,full"),
                           Text("no --vary at all tries stages, offload and batches too")]
         )  # fmt: skip
+    cut = any(key.endswith(_CUTS) for key in summary["space"])
+    if big and not cut and "ZeRO" in str((summary["best"] or {}).get("strategy")):
+        page.labelled(
+            "Not tried", [Text("tensor parallelism and pipelines, where the script has them"),
+                          Text("--vary train.tensor_parallel=1,2,4,8"),
+                          Text("--vary train.pipeline.stages=1,2,4")]
+        )  # fmt: skip
     counts = next((k for k in summary["space"] if k.rpartition(".")[2] in _NODES), None)
     if training and counts and not any(k.endswith((".node", ".gpu")) for k in summary["space"]):
         values = ",".join(str(v) for v in summary["space"][counts])
@@ -173,7 +191,12 @@ def _sure(page: Page, summary: Summary) -> None:
         said.append(Text(f"{of} cannot be told from the first"))
     page.blank()
     page.labelled("Sure", said)
-    if chance is not None:
+    if sure.get("drawn"):
+        each = (
+            f"each is the mean of {sure['drawn']} draws of when spot nodes go, of which it is one"
+        )
+        page.add(" " * 12, (each, "dim"))
+    elif chance is not None:
         assumed = "past errors of layouts of one model on one kind of node were largely shared"
         page.add(" " * 12, (assumed, "dim"))
 

@@ -70,7 +70,8 @@ def render(page: PlanPage) -> str:
         head=head(page), tiles=tiles(page), targets=targets(summary),
         choice=said(summary["best"] or summary["instead"]),
         order=plan_words.order_text(summary), doubt=plan_words.doubt_text(summary),
-        nearest=nearest(summary), reasons=reasons(summary), statuses=plan_data.STATUSES,
+        further=plan_words.further_text(summary), nearest=nearest(summary),
+        reasons=reasons(summary), statuses=plan_data.STATUSES,
         shown=len(on_page.trials), total=on_page.total,
         objective=plan_words.metrics_of([data["objective"]], summary)[0].label,
         metrics=data["metrics"], keys=data["keys"],
@@ -152,6 +153,8 @@ def tiles(page: PlanPage) -> list[Fact]:
     if trial["likely"] is not None:
         chance = f">{SURE:.1%}" if trial["likely"] > SURE else words.percent(trial["likely"])
         formula = "errors are lognormal, with the ends of the interval as quantiles"
+        if drawn := (page.summary.get("certainty") or {}).get("drawn"):
+            formula = f"k of {drawn} draws of when spot nodes go did: (k + 1) / ({drawn} + 2)"
         found.append(Fact("likely", chance, "that it fits and meets the targets", formula))
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from raysim.report import words
+from raysim.scenario.overrides import labels
 
 Summary = Mapping[str, Any]
 
@@ -100,6 +101,17 @@ def doubt_text(summary: Summary) -> str:
         f"it fits and meets the targets with {best['likely']:.0%} only; none tried "
         f"reaches {least:.0%}: vary more, for room in memory and in time"
     )
+
+
+def further_text(summary: Summary) -> list[str]:
+    """What to try next where the best choice has the last value tried; empty where none has."""
+    label, best = labels(summary["space"]), summary["best"]
+    return [
+        f"{label[key]} {best['choice'][key]} is the "
+        f"{'most' if values[-1] > best['choice'][key] else 'fewest'} tried, and it paid: "
+        f"--vary {key}={','.join(map(str, values))}"
+        for key, values in summary.get("beyond", {}).items()
+    ]
 
 
 def value_text(name: str, value: float, summary: Summary) -> str:

@@ -183,25 +183,33 @@ def _fabric(gpu: GpuSpec) -> str:
 
 
 def _nic(node: NodeSpec, choice: NicChoice) -> NicSpec:
-    """A catalog NIC of that rate, of the node's own kind if possible, InfiniBand above 100 Gb/s."""
+    """A catalog NIC of that rate: of the kind that is said, else the node's own if possible.
+
+    Else InfiniBand from 100 Gb/s on. A rate that no catalog NIC has is the kind's nearest, changed.
+    """
     if choice.name is not None:
         return catalog.nic(choice.name)
     rate = choice.bytes_per_s or 0.0
-    if math.isclose(rate, node.nic.bytes_per_s):
+    own = choice.kind in (None, node.nic.kind)
+    if own and math.isclose(rate, node.nic.bytes_per_s):
         return node.nic
     fitting = [nic for nic in _all_nics() if math.isclose(nic.bytes_per_s, rate)]
     fast = rate >= 100e9 / 8
-    kinds = (node.nic.kind, "infiniband" if fast else "ethernet", "ethernet")
-    for kind in kinds:
+    usual = (node.nic.kind, "infiniband" if fast else "ethernet", "ethernet")
+    for kind in usual if choice.kind is None else (choice.kind,):
         for nic in fitting:
             if nic.kind == kind:
                 return nic
+    near = node.nic
+    if not own:
+        of_kind = [nic for nic in _all_nics() if nic.kind == choice.kind]
+        near = min(of_kind, key=lambda nic: abs(math.log(nic.bytes_per_s / rate)))
     said = Provenance(basis="assumed", source=_SAID)
     return replace(
-        node.nic,
-        name=f"{node.nic.kind}-{rate * 8 / 1e9:g}",
+        near,
+        name=f"{near.kind}-{rate * 8 / 1e9:g}",
         bytes_per_s=rate,
-        provenance={**node.nic.provenance, "bytes_per_s": said},
+        provenance={**near.provenance, "bytes_per_s": said},
     )
 
 

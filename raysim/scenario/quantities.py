@@ -9,11 +9,12 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BeforeValidator, WithJsonSchema
 
 from raysim import units
+from raysim.hardware.specs import NicKind
 
 COUNT_LIMIT = 10**18
 """Above this a count is a typing error, and int64 arithmetic would overflow."""
@@ -75,17 +76,26 @@ Count = Annotated[int, _COUNT, _text_schema("100G")]
 PositiveCount = Annotated[int, _POSITIVE, _text_schema("1Mi")]
 
 
+NIC_KINDS = get_args(NicKind)
+NICS_SAID = (
+    "a rate, with its kind where it is not the node's (8x400Gb/s; 1x100Gb/s ethernet, infiniband, "
+    "roce or efa), or a name (8x roce-400; raysim catalog nics)"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NicChoice:
-    """``8x400Gb/s`` or ``8x efa-400``: how many network interfaces a node has, and of what."""
+    """``8x400Gb/s`` or ``8x roce-400``: how many network interfaces a node has, and of what."""
 
     count: int
     bytes_per_s: float | None
     name: str | None
+    kind: str | None = None
+    """Of a rate; None: the node's own where there is one."""
 
 
 def parse_nics(value: Any) -> NicChoice:
-    """Read ``8x400Gb/s``, ``400Gb/s`` or ``4x cx7-400``.
+    """Read ``8x400Gb/s``, ``400Gb/s``, ``1x100Gb/s ethernet`` or ``4x roce-400``.
 
     Raises
     ------
@@ -98,15 +108,19 @@ def parse_nics(value: Any) -> NicChoice:
     if match is None or match[1] == "0":
         raise ValueError(f"expected a count and a rate such as '8x400Gb/s', got {value!r}")
     count = int(match[1] or 1)
+    said, _, kind = match[2].partition(" ")
+    kind = kind.strip().lower()
+    if kind not in NIC_KINDS:
+        said, kind = match[2], ""
     try:
-        rate = units.parse_bytes_per_s(match[2])
+        rate = units.parse_bytes_per_s(said)
     except ValueError:
-        if match[2][0].isdigit():
-            raise
+        if said[0].isdigit():
+            raise ValueError(f"expected {NICS_SAID}; got {value!r}") from None
         return NicChoice(count=count, bytes_per_s=None, name=match[2])
     if not 0 < rate < 1e13 or not math.isfinite(rate):
         raise ValueError(f"expected a rate such as '8x400Gb/s', got {value!r}")
-    return NicChoice(count=count, bytes_per_s=rate, name=None)
+    return NicChoice(count=count, bytes_per_s=rate, name=None, kind=kind or None)
 
 
 def _is_text(value: Any) -> bool:
@@ -116,5 +130,5 @@ def _is_text(value: Any) -> bool:
 Nics = Annotated[
     NicChoice,
     BeforeValidator(parse_nics),
-    WithJsonSchema({"type": "string", "examples": ["8x400Gb/s"]}),
+    WithJsonSchema({"type": "string", "examples": ["8x400Gb/s", "1x100Gb/s ethernet"]}),
 ]

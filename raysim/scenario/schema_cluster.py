@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from raysim.scenario.quantities import Bytes, BytesPerSecond, FlopsPerSecond, Nics, UsdPerHour
+from raysim.scenario.quantities import (
+    NICS_SAID,
+    Bytes,
+    BytesPerSecond,
+    FlopsPerSecond,
+    Nics,
+    UsdPerHour,
+)
 from raysim.scenario.section import FileOrDocuments, Section, shorthand
 
 Threads = Annotated[
@@ -67,7 +74,7 @@ class HardwareSection(Section):
     )
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
     nics: Nics | None = Field(
-        None, description="Network interfaces per node, such as 8x400Gb/s, in place of its own."
+        None, description=f"Network interfaces per node in place of its own: {NICS_SAID}."
     )
     threads_per_core: Threads = None
     replicas: int | None = Field(
@@ -126,7 +133,7 @@ class ClusterSection(Section):
         "they leave out is the nearest catalog GPU's.",
     )
     gpus: int | None = Field(None, ge=0, le=128, description="GPUs per node in place of its own.")
-    nics: Nics | None = Field(None, description="Network interfaces per node, such as 8x400Gb/s.")
+    nics: Nics | None = Field(None, description=f"Network interfaces per node: {NICS_SAID}.")
     threads_per_core: Threads = None
     head: str | None = Field(None, description="Catalog name of a head node without GPUs.")
     resources: dict[str, Annotated[float, Field(ge=0)]] = Field(

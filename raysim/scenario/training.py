@@ -196,6 +196,9 @@ def _mesh(
         message = "the cluster has no GPUs"
         if any(g.node.gpu_count and (g.max_count or 0) > g.count for g in cluster.groups):
             message += " at the start; say how many workers there are, and its autoscaler adds them"
+        elif not any(g.node.gpu_count for g in cluster.groups):
+            names = ", ".join(dict.fromkeys(g.node.name for g in cluster.groups))
+            message += f" ({names}); say which node has them (raysim catalog nodes)"
         return None, [document.problem(("workers",), message)]
     workers = gpus if train.workers is None else train.workers
     if workers > gpus:

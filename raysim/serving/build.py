@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -46,21 +48,43 @@ def engine_on(
     assert node.gpu is not None, f"an engine on {node.name}, which has no GPU"
     settings = settings.for_gpu(node.gpu)
 
-    def group(ranks: int) -> GroupShape | None:
-        if around is not None and ranks > node.gpu_count:
-            return _group_across(*around, ranks)
-        return group_of(node, ranks)
+    if around is None or settings.expert_ranks <= node.gpu_count:
+        times = _times_on_one(decoder, node, settings, constants)
+    else:
 
+        def group(ranks: int) -> GroupShape | None:
+            across = ranks > node.gpu_count
+            return _group_across(*around, ranks) if across else group_of(node, ranks)
+
+        times = _times(decoder, node, settings, constants, group)
+    capacity = capacity_of(decoder, node.gpu, settings, constants.marlin)
+    stages = stages_of(decoder, node, settings)
+    return LLMEngine(simulation, times, capacity, settings, stages=stages)
+
+
+def _times(
+    decoder: Decoder,
+    node: NodeSpec,
+    settings: EngineSettings,
+    constants: Constants,
+    group: Callable[[int], GroupShape | None],
+) -> IterationTimes:
+    assert node.gpu is not None, f"an engine on {node.name}, which has no GPU"
     shared = settings.data_parallel_size > 1
-    times = IterationTimes(
+    return IterationTimes(
         decoder, node.gpu, group(settings.tensor_parallel_size),
         kv_bytes=settings.kv_bytes, eager=settings.enforce_eager, constants=constants,
         experts=group(settings.expert_ranks) if shared else None,
         whole_experts=settings.enable_expert_parallel,
     )  # fmt: skip
-    capacity = capacity_of(decoder, node.gpu, settings, constants.marlin)
-    stages = stages_of(decoder, node, settings)
-    return LLMEngine(simulation, times, capacity, settings, stages=stages)
+
+
+@lru_cache(maxsize=32)
+def _times_on_one(
+    decoder: Decoder, node: NodeSpec, settings: EngineSettings, constants: Constants
+) -> IterationTimes:
+    """The same object for alike engines: what one has worked out, its fleet need not again."""
+    return _times(decoder, node, settings, constants, lambda ranks: group_of(node, ranks))
 
 
 def _group_across(topology: Topology, first: int, ranks: int) -> GroupShape:

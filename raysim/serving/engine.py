@@ -244,26 +244,39 @@ class LLMEngine:
 
     def _alike(self) -> int:
         """Iterations ahead that only decode these sequences: until one ends or blocks run out."""
-        running = self.scheduler.running
-        if len(self._parts) != len(running) or not all(p.sequence.decodes for p in self._parts):
+        if len(self._parts) != len(self.scheduler.running):
             return 1
         if self.scheduler.waiting and self.scheduler.shut:
             return 1  # else who waits found no blocks, of which there are only ever fewer
-        steps = min(MOST_AHEAD, *(s.output - s.made for s in running))
+        steps = MOST_AHEAD
+        for s, _ in self._parts:
+            if not s.made or s.computed != s.prompt + s.made - 1:
+                return 1  # it does not decode
+            left = s.output - s.made
+            if left < steps:
+                steps = left
         while steps > 1 and self.scheduler.blocks_ahead(steps) > self.pool.free:
             steps //= 2
         return steps
 
     def _durations_ns(self, steps: int) -> npt.NDArray[np.int64]:
-        decoding = [p.sequence for p in self._parts if p.sequence.decodes]
-        lengths = np.array([s.length for s in decoding], dtype=np.int64)
-        prompts = [p for p in self._parts if not p.sequence.decodes]
+        lengths, prompts = [], []
+        tokens = sampled = 0
+        for part in self._parts:
+            s, count = part
+            length = s.prompt + s.made
+            tokens += count
+            sampled += s.computed + count == length
+            if s.made and s.computed == length - 1:
+                lengths.append(length)
+            else:
+                prompts.append(part)
         prompts_s = 0.0
-        for p in prompts:
-            prompts_s += self.times.prompt_s(p.tokens, p.sequence.computed, len(prompts))
-        tokens = sum(p.tokens for p in self._parts)
-        sampled = sum(p.sequence.computed + p.tokens == p.sequence.length for p in self._parts)
-        contexts_s = self.times.contexts_ahead_s(lengths, steps, beside_prompts=bool(prompts))
+        for s, count in prompts:
+            prompts_s += self.times.prompt_s(count, s.computed, len(prompts))
+        contexts_s = self.times.contexts_ahead_s(
+            np.array(lengths, dtype=np.int64), steps, beside_prompts=bool(prompts)
+        )
         batches = self.stages.batches(
             len(self._parts), tokens, self.settings.max_num_batched_tokens or tokens
         )
@@ -273,9 +286,9 @@ class LLMEngine:
         seconds = fixed_s + contexts_s / batches
         if self.adapters is not None:
             tokens_of = Counter[Hashable]()
-            for p in self._parts:
-                if p.sequence.adapter is not None:
-                    tokens_of[p.sequence.adapter] += p.tokens
+            for s, count in self._parts:
+                if s.adapter is not None:
+                    tokens_of[s.adapter] += count
             each = ceil(tokens_of.total() / batches)
             seconds += self.adapters.applied_s(each, len(tokens_of))
             seconds[0] += self.adapters.come_s(tokens_of)
@@ -298,18 +311,13 @@ class LLMEngine:
         self.iterations += steps
         self.busy_ns += now_ns - self._began_ns
         if steps > 1:
-            for s in self.scheduler.running:  # as if one by one: blocks are taken as they fill
-                more = self.pool.needed(s.computed + steps) - s.shared - s.blocks
-                if more > 0:
-                    taken = self.pool.take(more)
-                    assert taken, "blocks of a stretch were not there"
-                    s.blocks += more
+            self.scheduler.take_ahead(steps)
         ended = False
         for sequence, tokens in self._parts:
-            whole = sequence.computed + tokens == sequence.length
-            sequence.computed += tokens + (steps - 1)
-            if not whole:
-                continue
+            computed = sequence.computed + tokens
+            sequence.computed = computed + (steps - 1)
+            if computed != sequence.prompt + sequence.made:
+                continue  # of its prompt something is left
             sequence.made += steps
             self.tokens_made += steps
             if sequence.first_ns < 0:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from raysim.serving.kv_cache import BlockPool
 from raysim.serving.settings import EngineSettings
@@ -45,6 +45,8 @@ class Sequence:
     """Of its own, beside a shared prefix's."""
     shared: int = 0
     """Blocks of the prefix it uses."""
+    holds: int = 0
+    """At least so many tokens find room in its blocks and the prefix's: ``_room`` has counted."""
     before: int = 0
     """The same when it was preempted last."""
     first_ns: int = -1
@@ -63,11 +65,8 @@ class Sequence:
         return self.computed == self.length - 1 and self.made > 0
 
 
-class Part(NamedTuple):
-    """A sequence's share of an iteration."""
-
-    sequence: Sequence
-    tokens: int
+Part: TypeAlias = tuple[Sequence, int]
+"""A sequence's share of an iteration: how many of its tokens. Plain, for there are millions."""
 
 
 @dataclass(slots=True)
@@ -98,19 +97,24 @@ class Scheduler:
         budget = (self.settings.max_num_batched_tokens or 0) * self.batches
         parts: list[Part] = []
         preempted = False
+        running = self.running
         place = 0
-        while place < len(self.running) and budget > 0:
-            sequence = self.running[place]
-            tokens = min(sequence.length - sequence.computed, budget)
-            while not self._room(sequence, tokens):
+        while place < len(running) and budget > 0:
+            sequence = running[place]
+            tokens = sequence.prompt + sequence.made - sequence.computed
+            if tokens > budget:
+                tokens = budget
+            upto = sequence.computed + tokens
+            while upto > sequence.holds and not self._room(sequence, tokens):
                 preempted = True
-                last = self.running.pop()
+                last = running.pop()
                 self._preempt(last)
                 if last is sequence:
                     break
             else:
-                parts.append(Part(sequence, tokens))
-                self._keep(sequence, sequence.computed + tokens)
+                parts.append((sequence, tokens))
+                if sequence.prefix is not None and not sequence.shared:
+                    self._keep(sequence, upto)
                 budget -= tokens
                 place += 1
                 continue
@@ -122,7 +126,7 @@ class Scheduler:
 
     def _admit(self, parts: list[Part], budget: int) -> None:
         """First come first served, but for those whose adapter finds no place in this batch."""
-        adapters = {p.sequence.adapter for p in parts if p.sequence.adapter is not None}
+        adapters = {s.adapter for s, _ in parts if s.adapter is not None}
         skipped: list[Sequence] = []
         most = self.settings.max_num_seqs or 0
         while self.waiting and budget > 0 and len(self.running) < most:
@@ -135,7 +139,7 @@ class Scheduler:
             if not tokens:
                 break
             adapters |= own
-            parts.append(Part(sequence, tokens))
+            parts.append((sequence, tokens))
             budget -= tokens
         self.waiting.extendleft(reversed(skipped))
 
@@ -191,12 +195,14 @@ class Scheduler:
         return True
 
     def _room(self, sequence: Sequence, tokens: int) -> bool:
-        more = self.pool.needed(sequence.computed + tokens) - sequence.shared - sequence.blocks
-        if more <= 0:
-            return True
-        if not self.pool.take(more):
-            return False
-        sequence.blocks += more
+        """Whether so many more tokens find blocks, which they get."""
+        upto = sequence.computed + tokens
+        more = self.pool.needed(upto) - sequence.shared - sequence.blocks
+        if more > 0:
+            if not self.pool.take(more):
+                return False
+            sequence.blocks += more
+        sequence.holds = -(-upto // self.pool.block_size) * self.pool.block_size
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -233,11 +239,20 @@ class Scheduler:
         self.pool.give(sequence.blocks)
         if sequence.shared:
             self.pool.leave(sequence.prefix)
-        sequence.blocks = sequence.shared = 0
+        sequence.blocks = sequence.shared = sequence.holds = 0
 
     def blocks_ahead(self, steps: int) -> int:
         """Blocks that the running sequences take while each decodes so many tokens more."""
         pool = self.pool
         return sum(
-            max(0, pool.needed(s.computed + steps) - s.shared - s.blocks) for s in self.running
+            max(0, pool.needed(s.computed + steps) - s.shared - s.blocks)
+            for s in self.running
+            if s.computed + steps > s.holds
         )
+
+    def take_ahead(self, steps: int) -> None:
+        """Take those blocks, as ``schedule`` would have one by one as they fill."""
+        for s in self.running:
+            if s.computed + steps > s.holds:
+                taken = self._room(s, steps)
+                assert taken, "blocks of a stretch were not there"

@@ -65,7 +65,8 @@ def step_rows(folder: Path) -> list[Measured]:
     if not any(row.role == "calibration" for row in found):
         raise CalibrationError(
             f"{folder}: no row {PHASE!r} in training_steps_calibration.csv; "
-            "`raysim measure step --cases FILE` makes them on a GPU, of cases of that role"
+            "`raysim measure step --cases FILE` makes them on a GPU, of cases with "
+            '"role": "calibration" (raysim/measure/README.md)'
         )
     return found
 

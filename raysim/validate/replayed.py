@@ -75,7 +75,10 @@ class Against:
         """
         meta = read_meta(folder)
         if not meta:
-            raise CalibrationError(f"{folder}: has no meta.yaml, so no machine to emulate")
+            raise CalibrationError(
+                f"{folder}: has no meta.yaml, so no machine to emulate; `raysim measure` writes "
+                "it beside its tables, and reads no tables of other makers"
+            )
         nodes: list[dict[str, Any]] = []
         if (folder / CLUSTER).exists():
             nodes = json.loads((folder / CLUSTER).read_text(encoding="utf-8"))

@@ -138,7 +138,8 @@ def calibration_rows(folder: Path) -> list[Measured]:
     rows = [row for row in read_steps(folder) if row.role == "calibration"]
     if not rows:
         raise CalibrationError(
-            f"{folder}: no rows in training_steps_calibration.csv; `raysim measure step` makes them"
+            f"{folder}: no rows in training_steps_calibration.csv; `raysim measure step --cases "
+            'FILE` makes them, of cases with "role": "calibration" (raysim/measure/README.md)'
         )
     return rows
 

@@ -124,6 +124,24 @@ def test_what_cannot_be_done_is_said(
     assert not (tmp_path / "p.yaml").exists()
 
 
+def test_what_is_no_table_of_ours_leads_to_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("batch,step_ms\n8,120\n")
+    for data, family, said in [
+        (mine, "ray_core", "is a file; calibrate takes a folder of tables that `raysim measure`"),
+        (tmp_path / "nowhere", "training", "no such folder; calibrate takes"),
+        (tmp_path, "ray_core", "measured by `raysim measure step` are --family training"),
+        (tmp_path, "training", "has no meta.yaml, so no machine to emulate; `raysim measure`"),
+    ]:
+        assert main(["calibrate", str(data), "--family", family]) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "training_cases.json").write_text("[]")
+    assert main(["calibrate", str(tmp_path)]) == 2
+    assert "here are rows of --family training" in capsys.readouterr().err
+
+
 def test_a_workload_that_changed_its_role_is_refused(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

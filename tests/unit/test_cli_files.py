@@ -346,5 +346,5 @@ def test_a_cluster_without_gpus_is_for_programs(
     Path("up.yaml").write_text("cluster_name: minimal\nprovider: {type: aws, region: us-west-2}\n")
     assert main(["init", "new", "--cluster", "up.yaml"]) == 0
     said = capsys.readouterr().err
-    assert "train.workers: the cluster has no GPUs" in said
+    assert "train.workers: the cluster has no GPUs (m5.large); say which node has them" in said
     assert "raysim run script.py --cluster FILE" in said

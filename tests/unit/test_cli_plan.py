@@ -154,6 +154,7 @@ def test_nothing_fits_and_what_was_not_tried_is_named(
     printed = capsys.readouterr().out
     assert "2 exceed GPU or host memory" in printed
     assert "Not tried   --vary train.activation_checkpointing=none,full" in printed
+    assert "tensor parallelism" not in printed, "nothing ran, whatever it is"
     main(["plan", SCENARIO, *large, "--vary", "train.activation_checkpointing=none,full"])
     assert "Not tried" not in capsys.readouterr().out
 

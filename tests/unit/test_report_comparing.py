@@ -39,6 +39,11 @@ def test_more_than_two_have_a_cell_each(summaries):
     assert {len(row.cells) for row in rows} == {3}
 
 
+def test_what_a_run_does_not_have_is_a_dash(summaries):
+    rows = {row.name: row for row in rows_of([summaries[0], {"run": summaries[0]["run"]}])}
+    assert rows["GPU"].cells[1] == rows["step_seconds"].cells[1] == "-"
+
+
 def test_of_folders(summaries, in_tmp: Path, capsys: pytest.CaptureFixture[str]):
     for name, summary in zip(("one-aaaaaa", "two-bbbbbb"), summaries, strict=True):
         folder = Path("runs") / name

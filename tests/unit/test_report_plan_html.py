@@ -50,6 +50,14 @@ def page(trials, files=None, chosen=None, **said):
     )  # fmt: skip
 
 
+def test_what_to_try_next_is_said_in_both():
+    trials = [trial(0), trial(2)]
+    beyond = {"cluster.gpu-worker.replicas": [1, 2, 4]}
+    next_ = "--vary cluster.gpu-worker.replicas=1,2,4"
+    assert next_ in " ".join(plan_console.render(summary(trials, beyond=beyond)).plain.split())
+    assert next_ in page(trials, beyond=beyond)
+
+
 def test_a_first_choice_that_cannot_be_counted_on_is_said():
     objective = {"metric": "usd", "direction": "minimize", "likely": 0.8}
     said = "with 40% only; none tried reaches 80%"

@@ -10,6 +10,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.scenario.clusters import ClusterResult, make_cluster
 from raysim.scenario.documents import Document
 from raysim.scenario.kuberay import parse_quantity
+from raysim.scenario.quantities import parse_nics
 from raysim.scenario.schema_cluster import ClusterSection
 from raysim.scenario.yaml_text import parse_yaml_all
 
@@ -211,6 +212,28 @@ def test_the_scenario_says_what_the_file_does_not() -> None:
     assert (node.nic_count, node.nic.bytes_per_s, node.nic.kind) == (4, 25e9, "infiniband")
     assert made.groups[1].usd_per_hour == 10
     assert "add cluster.hardware.workers" in errors(kuberay("a: b"), hardware=HEAD)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "gbit"),
+    [
+        ("1x100Gb/s ethernet", "ethernet", 100),
+        ("1x100Gb/s", "infiniband", 100),  # of the node's own kind
+        ("2x150Gb/s RoCE", "roce", 150),  # no catalog NIC has that rate
+        ("8x roce-400", "roce", 400),
+    ],
+)
+def test_nics_may_say_their_kind(said: str, kind: str, gbit: float) -> None:
+    made = cluster(
+        kuberay("a: b"), hardware={**HEAD, "workers": {"node": "hgx-h100-8", "nics": said}}
+    )
+    nic = made.groups[1].node.nic
+    assert (nic.kind, nic.bytes_per_s * 8 / 1e9) == (kind, pytest.approx(gbit))
+
+
+def test_nics_of_an_unknown_kind_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="1x100Gb/s ethernet, infiniband, roce or efa"):
+        parse_nics("1x100Gb/s fast")
 
 
 def test_several_documents_in_one_file() -> None:

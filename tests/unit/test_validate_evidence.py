@@ -221,8 +221,8 @@ def test_a_job_beyond_the_rows_says_so() -> None:
     said = stand(far, known)
     assert said.standing == "extrapolated"
     assert [words.split(",")[0] for words in said.reasons] == [
-        "128 GPUs", "7 B parameters", "sequences of 8", "no run with ddp was measured on it",
-        "no run over efa was measured on it",
+        "128 GPUs", "7 B parameters", "sequences of 8", "no run with ddp was measured on this GPU",
+        "no run over efa was measured on this GPU",
     ]  # fmt: skip
     other = stand(replace(FEATURES, gpu="L4"), known)
     assert (other.standing, other.reasons) == ("guessed", ("no run on L4 was measured",))

@@ -11,7 +11,7 @@ import raysim
 from raysim.errors import ScenarioError
 from raysim.planner import search as searching
 from raysim.planner.choose import OWN_FRAC, Objective, beats, certainty_of, choose
-from raysim.planner.effects import without_effect
+from raysim.planner.effects import beyond_ends, without_effect
 from raysim.planner.plan import Question, plan
 from raysim.planner.pool import serial
 from raysim.planner.search import Wanted, search
@@ -172,6 +172,24 @@ def test_keys_without_effect_are_told():
     ]
     assert without_effect(trials, Space({"a": (1, 2), "b": (1, 2)})) == ["a"]
     assert without_effect(trials[:1], Space({"a": (1, 2)})) == []
+
+
+def test_a_best_choice_at_an_end_that_paid_says_what_to_try_next():
+    def ends(*costs: float, missed: tuple[str, ...] = ()) -> dict[str, list[int]]:
+        trials = [
+            trial(n, choice={NODES: 2 << n, "train.zero_stage": 3}, metrics={"usd": usd},
+                  missed=missed if n == 1 else ())
+            for n, usd in enumerate(costs)
+        ]  # fmt: skip
+        best = min(trials, key=lambda t: t.metrics["usd"])
+        space = Space({NODES: (2, 4, 8), "train.zero_stage": (1, 2, 3)})
+        return beyond_ends(trials, space, best, USD)
+
+    assert ends(9.0, 8.0, 7.0) == {NODES: [8, 16, 32]}
+    assert ends(7.0, 8.0, 9.0) == {NODES: [1, 2]}
+    assert ends(9.0, 7.0, 8.0) == {}, "the best lies between others"
+    assert ends(9.0, 7.05, 7.0) == {}, "the last step paid next to nothing"
+    assert ends(9.0, 8.0, 7.0, missed=("days <= 1",)) == {}, "a target decided"
 
 
 def test_a_plan_that_ranks_by_a_quantile_says_so():

@@ -81,8 +81,9 @@ def test_a_guard_for_ci(capsys: pytest.CaptureFixture[str]):
     flags = [str(CONFIG), "--node", "dgx-a100-80-8", "--zero-stage", "3", "--micro-batch", "1"]
     assert main(["memory", *flags]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("GiB on the fullest GPU of 79.2 GiB: 8 GPUs of dgx-a100-80-8")
-    assert len(printed) == 5
+    assert printed[0].startswith("6 of 6 layouts fit; least is 2.60 GiB: ZeRO 3, offload all")
+    assert printed[1].startswith("GiB on the fullest GPU of 79.2 GiB: 8 GPUs of dgx-a100-80-8")
+    assert len(printed) == 6
     assert main(["memory", *flags, "--fail-over", "1MiB"]) == 1
     capsys.readouterr()
     assert main(["memory", *flags, "--json"]) == 0

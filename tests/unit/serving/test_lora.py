@@ -145,7 +145,7 @@ def test_stretches_give_the_nanoseconds_of_single_iterations(
 
         def look(_: object, made: LLMEngine = made) -> None:
             nonlocal most
-            used = {p.sequence.adapter for p in made._parts} - {None}
+            used = {s.adapter for s, _ in made._parts} - {None}
             most = max(most, len(used))
             if made.load:
                 made.simulation.clock.call_later(5_000_000, look)

@@ -81,3 +81,12 @@ def test_a_dense_model_shares_nothing() -> None:
     alone, apart = engine(dense), engine(dense, data_parallel_size=4)
     assert alone.capacity == apart.capacity
     assert alone.times.tokens_s(100) == apart.times.tokens_s(100)
+
+
+def test_alike_engines_of_one_node_work_out_their_times_once_and_others_their_own() -> None:
+    split = engine(QWEN, tensor_parallel_size=2)
+    assert engine(QWEN, tensor_parallel_size=2).times is split.times
+    assert engine(QWEN, tensor_parallel_size=4).times is not split.times
+    apart = {"tensor_parallel_size": 2, "data_parallel_size": 8}
+    across = [engine(DEEPSEEK, nodes=2, **apart).times for _ in range(2)]
+    assert across[0] is not across[1], "ranks on several nodes depend on where they are"
