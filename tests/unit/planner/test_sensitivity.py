@@ -13,7 +13,8 @@ from tests.unit.planner.parts import scenario
 
 def test_a_large_model_rests_on_products_and_memory():
     found = {e.input: e.elasticity for e in elasticities(raysim.load("scenarios/llama3_8b_zero3"))}
-    assert -1.0 < found["GPU products, FLOP/s"] < -0.65  # faster tensor cores keep less of their peak
+    # Faster tensor cores keep less of their peak.
+    assert -1.0 < found["GPU products, FLOP/s"] < -0.65
     assert -0.3 < found["GPU memory bandwidth"] < -0.05
     assert sum(found.values()) == pytest.approx(-1.0, abs=0.1)
 
