@@ -40,8 +40,8 @@ from raysim.rayapi.session import Session
 from raysim.rayapi.train.summary import with_cpu_training, with_training
 from raysim.rayapi.train.worker import Environments, Run, Worker
 from raysim.rayapi.unsupported import NotEmulatedError
-from raysim.raylibs.report import LibraryReport
-from raysim.raylibs.train.job import report_of
+from raysim.raylibs.report import LibraryReport, Table
+from raysim.raylibs.train.job import SAYS, report_of
 from raysim.raylibs.train.records import RunRecord
 from raysim.units import to_ns
 
@@ -289,7 +289,14 @@ class Ranks:
         return replace(
             report, text=f"{told} {where}" if report.ok else report.text,
             metrics={**report.metrics, **found.metrics, "gpu_mem_peak_bytes": tally.held_bytes},
-            tables=(*found.tables, *report.tables), bound_by=found.bound_by,
+            tables=(*found.tables, *map(_between, report.tables)), bound_by=found.bound_by,
             would_help=found.would_help or report.would_help,
             simplifications=(*report.simplifications, *found.simplifications),
         )  # fmt: skip
+
+
+def _between(table: Table) -> Table:
+    """Where the time went, of a script without steps."""
+    old, new = SAYS["between"], "forwards and what is between them"
+    rows = tuple((new if row[0] == old else row[0], *row[1:]) for row in table.rows)
+    return replace(table, rows=rows)
