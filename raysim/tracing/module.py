@@ -123,13 +123,11 @@ def trace(
     _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     with unheard() if is_spread(model) else nullcontext():
-        with torch.set_grad_enabled(not answers):
-            outputs, has_loss = _run(model, given, loss, listener, casts)
+        outputs, has_loss = _run(model, given, loss, listener, casts, graph=not answers)
         exchange_gradients(model, walk, listener.width)
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
-            _refuse_spread(model)
             _compile(module, given, loss, listener, dtype, autocast, outputs)
     _tell(script, walk, given, listener)
     return assemble(
@@ -185,6 +183,7 @@ def _compile(
     """Have the regions of ``torch.compile`` keep and move what they do once compiled."""
     from raysim.tracing import compiled, joint  # AOTAutograd takes long to import
 
+    _refuse_spread(module)
     visits = listener.walk.visits
     instead = compiled.stand_ins(visits)
     paths = {i: v.path for i, v in enumerate(visits) if v.path is not None}
@@ -395,12 +394,18 @@ def _run(
     loss: Callable[[Any], torch.Tensor] | None,
     listener: Listener,
     casts: Casts | None,
+    *,
+    graph: bool,
 ) -> tuple[list[torch.Tensor], bool]:
-    """Forward, loss, backward; what the output object holds until then; whether a loss ran."""
+    """Forward, loss, backward; what the output object holds until then; whether a loss ran.
+
+    Without a ``graph`` forward alone.
+    """
     keeping = torch.autograd.graph.saved_tensors_hooks(listener.keep, lambda t: t)
     try:
         with ExitStack() as modes:
-            for mode in (torch.random.fork_rng(devices=[]), listener):
+            grad = torch.set_grad_enabled(graph)
+            for mode in (torch.random.fork_rng(devices=[]), grad, listener):
                 modes.enter_context(mode)
             modes.enter_context(Functions(listener, casts))
             autocast = nullcontext() if casts is None else casts.running()
