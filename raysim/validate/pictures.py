@@ -84,7 +84,7 @@ def _machine(gpu: GpuSpec, count: int) -> ClusterSpec:
 def _family(row: Mapping[str, Any]) -> str:
     if row["source"] != "timm":
         return f"{FAMILY}/{row['source']}"
-    return f"{FAMILY}/timm, channels {'last' if row['channels_last'] else 'first'}"
+    return f"{FAMILY}/timm_{'last' if row['channels_last'] else 'first'}"
 
 
 def _left(row: Mapping[str, Any], why: str) -> Point:
