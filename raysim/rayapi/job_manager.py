@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 from raysim.rayapi.fibers import HUB, Fiber
 from raysim.rayapi.process_state import ProcessState
+from raysim.rayapi.runtime_env import Uploaded
 from raysim.rayapi.torch_programs import load_for
 from raysim.rayapi.tracebacks import user_traceback
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -212,7 +213,7 @@ class JobManager:
             api.remote(JobSupervisor)
             .options(
                 name=f"_ray_internal_job_actor_{job.submission_id}", lifetime="detached",
-                runtime_env=job.runtime_env, max_concurrency=10,
+                runtime_env=Uploaded(job.runtime_env), max_concurrency=10,
                 **{"num_cpus": 0, **where, **job.resources},
             )
             .remote(job.submission_id)

@@ -95,8 +95,14 @@ def validate(fields: dict[str, Any]) -> None:
         raise TypeError(f"`working_dir` must be a string, got {type(working_dir)}.")
 
 
+class Uploaded(dict[str, Any]):
+    """One of a submitted job, whose client has uploaded its folders."""
+
+
 def check_places(own: dict[str, Any]) -> None:
     """Of a task or an actor: folders of this machine are for ``ray.init`` to upload."""
+    if isinstance(own, Uploaded):
+        return
     for place in [own.get("working_dir"), *(own.get("py_modules") or ())]:
         if not isinstance(place, str) or "://" in place:
             continue

@@ -177,7 +177,7 @@ def runtime_env(fiber: Fiber, given: Any) -> RuntimeEnv | None:
     from raysim.rayapi.runtime_env import check_places, described
 
     own = dict(given or {})
-    check_places(own)
+    check_places(given or {})
     whole = {**fiber.process.runtime_env, **own}
     env_vars = {**fiber.process.runtime_env.get("env_vars", {}), **own.get("env_vars", {})}
     if env_vars:

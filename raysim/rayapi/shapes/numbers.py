@@ -1,7 +1,7 @@
 """Numbers that nobody knows: the loss that a script asks for, and what it computes of it.
 
 Real counterpart: a float. It prints as nan and compares as nan does, but is taken to be finite by
-whoever asks (``math.isfinite``, ``numpy.isnan``): scripts that guard against divergence end there.
+whoever asks (``math.isfinite``): scripts that guard against divergence end there.
 A nan has bits to spare, which tell it from a script's own, and stay in what is computed of it.
 """
 
@@ -11,8 +11,6 @@ import math
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
@@ -73,12 +71,11 @@ for _name in ("__neg__", "__abs__", "__pos__", "__round__"):
 def install(r: Replaced) -> None:
     """What a script asks of one."""
     for name, answer in {"isfinite": True, "isnan": False, "isinf": False}.items():
-        for module in (math, np):
-            r.around(module, name, _answering(answer))
+        r.around(math, name, _answering(answer))  # numpy's are no functions: numba asks them
 
 
-def _answering(answer: bool) -> Callable[..., Any]:
-    def ask(real: Callable[..., Any], _steps: Steps, value: Any, *more: Any, **named: Any) -> Any:
-        return answer if is_unknown(value) else real(value, *more, **named)
+def _answering(answer: bool) -> Callable[..., bool]:
+    def ask(real: Callable[[Any], bool], _steps: Steps, value: Any) -> bool:
+        return answer if is_unknown(value) else real(value)
 
     return ask
