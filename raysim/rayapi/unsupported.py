@@ -7,10 +7,12 @@ programs that probe for features go on.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -184,6 +186,13 @@ def check_names(function: str, names: Any, known: Any, refused: Any = ()) -> Non
             raise NotEmulatedError(f"{function}({name}=)")
         if name not in known:
             raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+
+
+def taken_by(made: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the keywords that its signature has."""
+    known = signature(made).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    return {name: value for name, value in given.items() if anything or name in known}
 
 
 def getattr_of(module: str) -> Any:

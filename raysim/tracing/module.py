@@ -82,7 +82,7 @@ def trace(
     Parameters
     ----------
     module
-        Runs in training mode on the meta device; it is copied, not changed.
+        A copy of it runs on the meta device, in training mode unless a ``script`` answers.
     example_inputs
         A tensor, a sequence of positional or a mapping of keyword arguments; real or meta. The
         first one's leading dimension is the batch: of two samples or more, that what grows shows.

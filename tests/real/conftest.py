@@ -30,3 +30,19 @@ def predicted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(prediction, "predict", predict)
     return found
+
+
+@pytest.fixture
+def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every ``Prediction`` of a step that workers take."""
+    from raysim.rayapi.shapes.steps import Steps  # it needs torch
+
+    found: list[Any] = []
+    take = Steps.take_step
+
+    def taken(self: Steps, step: Any, *args: Any, **kwargs: Any) -> None:
+        found.append(step)
+        take(self, step, *args, **kwargs)
+
+    monkeypatch.setattr(Steps, "take_step", taken)
+    return found

@@ -20,7 +20,6 @@ torch = pytest.importorskip("torch")
 
 from raysim.rayapi.checkpoint import STANDS_FOR  # noqa: E402
 from raysim.rayapi.shapes.prediction import Prediction  # noqa: E402
-from raysim.rayapi.shapes.steps import Steps  # noqa: E402
 from tests.deepspeed_reference import recorded  # noqa: E402
 from tests.real import moe_steps  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
@@ -38,20 +37,6 @@ UNKNOWN = "no token dropped"
 def loop(config: dict[str, Any]) -> None:
     engine, _ = moe_steps.trained(config["case"], "cuda")
     engine.save_checkpoint(config["folder"], tag="t")
-
-
-@pytest.fixture
-def steps_taken(monkeypatch: pytest.MonkeyPatch) -> list[Prediction]:
-    """Predictions of the steps that the workers take."""
-    found: list[Prediction] = []
-    take = Steps.take_step
-
-    def taken(self: Steps, step: Prediction, *args: Any, **kwargs: Any) -> None:
-        found.append(step)
-        take(self, step, *args, **kwargs)
-
-    monkeypatch.setattr(Steps, "take_step", taken)
-    return found
 
 
 def run(case: dict[str, Any], folder: Path, steps_taken: list[Prediction]) -> Prediction:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,6 @@ pytest.importorskip("transformers")
 from raysim.measure.training_step import run_cases  # noqa: E402
 from raysim.rayapi.shapes.fsdp import _policy  # noqa: E402
 from raysim.rayapi.shapes.prediction import Prediction  # noqa: E402
-from raysim.rayapi.shapes.steps import Steps  # noqa: E402
 from raysim.training.engines.fsdp import divisors  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
@@ -105,19 +103,11 @@ def test_policies_of_scripts_and_peft_s_own() -> None:
     ],
 )  # fmt: skip
 def test_what_scripts_set_of_fsdp2_s_modules_is_what_torch_does(
-    said: str, micro_batches: list[str], monkeypatch: pytest.MonkeyPatch
+    said: str, micro_batches: list[str], steps_taken: list[Prediction]
 ) -> None:
-    found: list[Prediction] = []
-    take = Steps.take_step
-
-    def taken(self: Steps, step: Prediction, *args: Any, **kwargs: Any) -> None:
-        found.append(step)
-        take(self, step, *args, **kwargs)
-
-    monkeypatch.setattr(Steps, "take_step", taken)
     ranks = "4" if said == "summed late" else "2"
     launched("torchrun", "--nproc-per-node", ranks, "fsdp2_setters.py", said)
-    program = found[-1].outcome.slowest.program
+    program = steps_taken[-1].outcome.slowest.program
     of_size = {size: group for group, size in BLOCKS.items()}
     of_size |= {size // 2: group for group, size in BLOCKS.items()}  # shards of two ranks
     words = {"all_gather": "g", "reduce_scatter": "r", "all_reduce": "s"}

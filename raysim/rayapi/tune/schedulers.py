@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
-from raysim.rayapi.unsupported import NotEmulatedError, getattr_of
+from raysim.rayapi.unsupported import NotEmulatedError, getattr_of, taken_by
 from raysim.raylibs.tune.schedulers import (
     CONTINUE,
     NOOP,
@@ -106,8 +105,7 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> Any:
     if made is None:
         others = [other for other, cls in _BY_NAME.items() if cls is not None]
         raise NotEmulatedError(f"tune.create_scheduler({name!r})", ", ".join([*others, "pb2"]))
-    known = signature(made).parameters
-    return made(**{key: value for key, value in kwargs.items() if key in known})
+    return made(**taken_by(made, kwargs))
 
 
 def scheduler_of(tune: Any) -> Any:

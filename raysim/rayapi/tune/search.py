@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 from raysim.rayapi.tune import searchers
-from raysim.rayapi.unsupported import getattr_of
+from raysim.rayapi.unsupported import getattr_of, taken_by
 from raysim.raylibs.tune.sample import grid_search
 from raysim.raylibs.tune.search.algorithms import BasicVariantGenerator, ConcurrencyLimiter
 
@@ -33,9 +32,7 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Any:
     if name not in _BY_NAME:
         raise ValueError(f"The `search_alg` argument must be one of {list(_BY_NAME)}. Got: {name}")
     made = _BY_NAME[name]
-    known = signature(made).parameters
-    anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
-    return made(**{key: value for key, value in kwargs.items() if anything or key in known})
+    return made(**taken_by(made, kwargs))
 
 
 def searcher_of(tune: Any) -> Any:
