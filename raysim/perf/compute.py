@@ -103,9 +103,9 @@ class ComputeModel(Kernels):
     serial = False
     cudnn_tf32 = True
     """``torch.backends.cudnn.allow_tf32``: of convolutions and recurrent layers."""
-    fp32_gradients = False
-    """Weight gradients are added to fp32 buffers by the product itself (Megatron's
-    ``gradient_accumulation_fusion``)."""
+    gradient_buffer_bytes = 0
+    """Of an element of the buffer to which the product itself adds weight gradients (Megatron's
+    ``gradient_accumulation_fusion``: fp32's or 16 bits', as the buffer is); 0: it adds to none."""
     grouped_kernel: GroupedKernel = "fused"
     """What runs experts' products; weight gradients of ``streams`` are as fast as plain ones."""
 
@@ -271,9 +271,10 @@ class ComputeModel(Kernels):
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
         seconds /= 1.0 if self.serial else self._gemm(dtype).turned
-        if self.fp32_gradients:
-            # Read and written in fp32 rather than written in 16 bits.
-            seconds += 6.0 * n * k * groups / self.constants.memory_bytes_per_s
+        if self.gradient_buffer_bytes:
+            # Read and written in the buffer's type rather than written in 16 bits.
+            moved = (2.0 * self.gradient_buffer_bytes - 2.0) * n * k * groups
+            seconds += moved / self.constants.memory_bytes_per_s
         return seconds
 
     def weight_gradient_s(self, op: Operator, *, batch: float, dtype: Dtype, tp: int = 1) -> float:

@@ -72,6 +72,9 @@ class MegatronSection(Section):
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     ddp_bucket_size: PositiveCount | None = None
+    ddp_average_in_collective: bool = False
+    grad_reduce_in_bf16: bool = False
+    accumulate_allreduce_grads_in_fp32: bool = False
     defer_embedding_wgrad_compute: bool = False
     wgrad_deferral_limit: int = Field(0, ge=0, le=DEGREE_MAX)
     no_gradient_accumulation_fusion: bool = False
@@ -273,8 +276,9 @@ def read_megatron(document: Document) -> MegatronReading:
             num_distributed_optimizer_instances=section.num_distributed_optimizer_instances,
             overlap_grad_reduce=section.overlap_grad_reduce,
             overlap_param_gather=section.overlap_param_gather,
-            accumulate_allreduce_grads_in_fp32=section.bf16
-            or bool(document.data.get("accumulate_allreduce_grads_in_fp32")),
+            accumulate_allreduce_grads_in_fp32=section.accumulate_allreduce_grads_in_fp32
+            or (section.bf16 and not section.grad_reduce_in_bf16),
+            ddp_average_in_collective=section.ddp_average_in_collective,
             gradient_accumulation_fusion=not section.no_gradient_accumulation_fusion,
             ddp_bucket_size=section.ddp_bucket_size,
             defer_embedding_wgrad_compute=section.defer_embedding_wgrad_compute,

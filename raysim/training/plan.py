@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raysim.hardware.specs import SharedStorageSpec
-from raysim.models.table import Model
+from raysim.models.table import COMPUTE_DTYPE_BYTES, Model
 from raysim.perf.constants import TrainingConstants
 from raysim.perf.host import HostPool
 from raysim.training.allocator.config import AllocatorConfig
@@ -62,7 +62,9 @@ class MegatronSettings:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     accumulate_allreduce_grads_in_fp32: bool = True
-    """bf16 turns it on."""
+    """bf16 turns it on, unless ``grad_reduce_in_bf16``."""
+    ddp_average_in_collective: bool = False
+    """The collective averages; else a pass over the gradients before it does."""
     gradient_accumulation_fusion: bool = True
     defer_embedding_wgrad_compute: bool = False
     """The output layer's weight gradients wait until the last stage has no other work."""
@@ -267,6 +269,12 @@ class TrainingPlan:
         """Whether ZeRO-2's offload keeps sums over micro-batches in main memory."""
         several = self.gradient_accumulation_steps > 1
         return self.zero.stage == 2 and several and not self.sums_flat
+
+    @property
+    def gradient_buffer_bytes(self) -> int:
+        """Of Megatron: bytes of an element of the buffers that gradients are summed in."""
+        wide = self.megatron.accumulate_allreduce_grads_in_fp32
+        return 4 if wide else COMPUTE_DTYPE_BYTES[self.precision]
 
     @property
     def samples_per_step(self) -> int:

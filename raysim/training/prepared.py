@@ -47,7 +47,8 @@ def prepare(
     )
     costs.allow_tf32, costs.cudnn_tf32 = plan.tf32.products, plan.tf32.convolutions
     if plan.engine == "megatron":
-        costs.fp32_gradients = plan.megatron.gradient_accumulation_fusion
+        if plan.megatron.gradient_accumulation_fusion:
+            costs.gradient_buffer_bytes = plan.gradient_buffer_bytes
         costs.grouped_kernel = "streams"
     stages = build_stages(plan, costs)
     tied = tuple(sorted({stage.rank for stage in stages if stage.tied_bytes}))

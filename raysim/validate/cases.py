@@ -17,7 +17,7 @@ from raysim.validate.litgpt import litgpt_points
 from raysim.validate.megatron_sc21 import sc21_points
 from raysim.validate.memory_published import allocated_points, total_points
 from raysim.validate.model_states import model_state_points
-from raysim.validate.nemo import dgx_cloud_points, nemo_long_points, nemo_points
+from raysim.validate.nemo import dgx_cloud_points, mlperf_points, nemo_long_points, nemo_points
 from raysim.validate.olmo_core import olmo_points
 from raysim.validate.pictures import picture_points
 from raysim.validate.points import Point, merged, read_points, rounded, write_points
@@ -58,6 +58,7 @@ PUBLISHED: dict[str, Callable[[Path], Iterator[Point]]] = {
     "dgx_cloud": dgx_cloud_points,
     "nemo_h100": nemo_points,
     "nemo_long": nemo_long_points,
+    "mlperf_training": mlperf_points,
     "olmo_core": olmo_points,
     "model_states": model_state_points,
     "ray_published": ray_published_points,

@@ -2,8 +2,9 @@
 
 ``validation/data/published/dgx_cloud.json`` (8 to 2,304 GPUs, bf16 and fp8), ``nemo_h100.json``
 (an earlier release, fp8) and ``nemo_long.json`` (up to a million tokens a sample, on B200) say what
-ran: Llama, GPT-3, Nemotron and Grok under every layout that NVIDIA recommends for them. No row
-fixed a constant.
+ran: Llama, GPT-3, Nemotron and Grok under every layout that NVIDIA recommends for them;
+``mlperf_training.json`` says what MLPerf's submissions ran, on up to 11,616 GPUs. No row fixed a
+constant.
 
 Simplified: apex's distributed Adam is Megatron-core's distributed optimizer, which it came before,
 and keeps fp32 masters even where its states are bf16; Megatron's own fused loss is Transformer
@@ -40,6 +41,7 @@ from raysim.validate.published import (
 from raysim.validate.runs_megatron import bridge_cluster
 
 CLOUD, SUMMARY, LONG = "dgx_cloud", "nemo_h100", "nemo_long"
+MLPERF = "mlperf_training"
 VOCABULARY_MULTIPLE = 128
 """``make_vocab_size_divisible_by`` of every recipe, times its tensor-parallel ranks."""
 ELEMENT_BYTES = 2
@@ -51,14 +53,27 @@ def dgx_cloud_points(validation: Path) -> Iterator[Point]:
     for row in held["rows"]:
         outcome = played(held, row)
         kind = "mixture" if outcome.plan.mesh.ep > 1 else row["machine"]
-        yield Point(
-            family=f"{CLOUD}/{kind}_{row['precision']}", name=row["id"],
-            role="validation", unit="s", measured=row["step_s"],
-            predicted=to_seconds(outcome.steady_step_ns),
-            job=job_of(outcome, samples=row["global_batch"]),
-        )  # fmt: skip
-        yield ran_point(outcome, CLOUD, row["id"])
+        yield from _step_points(outcome, f"{CLOUD}/{kind}_{row['precision']}", row)
     yield from left_points(held["left_out"], CLOUD)
+
+
+def mlperf_points(validation: Path) -> Iterator[Point]:
+    """Seconds per step, verdicts, and the rows left out."""
+    held = _held(validation, MLPERF)
+    for row in held["rows"]:
+        outcome = played(held, row)
+        model = held["recipes"][row["recipe"]]["model"].replace("-", "_")
+        yield from _step_points(outcome, f"{MLPERF}/{model}_{row['machine']}", row)
+    yield from left_points(held["left_out"], MLPERF)
+
+
+def _step_points(outcome: StepOutcome, family: str, row: dict[str, Any]) -> Iterator[Point]:
+    yield Point(
+        family=family, name=row["id"], role="validation", unit="s", measured=row["step_s"],
+        predicted=to_seconds(outcome.steady_step_ns),
+        job=job_of(outcome, samples=row["global_batch"]),
+    )  # fmt: skip
+    yield ran_point(outcome, family.partition("/")[0], row["id"])
 
 
 def nemo_points(validation: Path) -> Iterator[Point]:
@@ -125,13 +140,14 @@ def _plan(config: str, r: dict[str, Any]) -> TrainingPlan:
         optimizer=Optimizer(),
         bf16_optimizer_states=r["bf16_states"],
         fp8=Fp8Settings(
-            recipe="delayed", classes=(), caches_weights=True, primary_weights=r["fp8_weights"],
+            recipe=r.get("scaling", "delayed"), classes=(), caches_weights=True,
+            primary_weights=r["fp8_weights"],
         ) if r["precision"] == "fp8" else None,
         megatron=MegatronSettings(
             sequence_parallel=tp > 1, tp_comm_overlap=r["tp_overlap"],
             use_distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,
-            accumulate_allreduce_grads_in_fp32=r["fp32_gradients"],
-            ddp_bucket_size=bucket and bucket * MIB // ELEMENT_BYTES,
+            accumulate_allreduce_grads_in_fp32=r["fp32_gradients"], ddp_average_in_collective=True,
+            ddp_bucket_size=bucket and round(bucket * MIB) // ELEMENT_BYTES,
             defer_embedding_wgrad_compute=r["deferral"] is not None,
             wgrad_deferral_limit=r["deferral"] or 0,
         ),

@@ -122,7 +122,8 @@ def bridge_plan(config: str, row: dict[str, Any]) -> TrainingPlan:
         optimizer=Optimizer(),
         megatron=MegatronSettings(
             use_distributed_optimizer=True, overlap_grad_reduce=True, overlap_param_gather=True,
-            accumulate_allreduce_grads_in_fp32=False, ddp_bucket_size=BUCKET,
+            accumulate_allreduce_grads_in_fp32=False, ddp_average_in_collective=True,
+            ddp_bucket_size=BUCKET,
             moe_token_dispatcher=row["dispatcher"], recompute_modules=modules,
         ),
         activation_checkpointing="selective" if modules else "none",

@@ -19,6 +19,7 @@ from raysim.models.huggingface import build
 from raysim.models.table import Model
 from raysim.perf.compute import ComputeModel
 from raysim.training.plan import MegatronSettings, TrainingPlan
+from raysim.training.prepared import prepare
 from raysim.training.program import Program
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
@@ -126,6 +127,28 @@ def test_instances_of_the_optimizer_scatter_within_and_sum_across() -> None:
     assert not volumes(both, "dp")["reduce_scatter"]
     states = [p.step_held[-1]["optimizer_state"] for p in (one, both)]
     assert states[1] == 2 * states[0]
+
+
+def test_a_fused_weight_gradient_is_added_in_the_type_of_its_buffer() -> None:
+    """Read and written there: 2 x 4 bytes an element in fp32, 2 x 2 in 16 bits."""
+    half = replace(SHARDED, accumulate_allreduce_grads_in_fp32=False)
+    priced = []
+    for settings in (SHARDED, half):
+        costs, (stage,), _ = prepare(job(mesh=Mesh(), megatron=settings), cluster(), folded=True)
+        products = [
+            o for u in stage.units for m in u.modules for o in m.operators if "linear_fc1" in o.name
+        ]
+        priced.append(sum(costs.weight_gradient_s(o, batch=1, dtype="bf16") for o in products))
+    moved = (8 - 4) * LAYERS * 2 * WIDTH * HIDDEN
+    assert priced[0] - priced[1] == pytest.approx(moved / costs.constants.memory_bytes_per_s)
+
+
+def test_a_collective_that_averages_leaves_no_pass_over_the_gradients() -> None:
+    averaging = replace(SHARDED, ddp_average_in_collective=True)
+    plain, without = (programs(job(mesh=Mesh(dp=2), megatron=m))[0] for m in (SHARDED, averaging))
+    assert volumes(plain, "dp") == volumes(without, "dp")
+    passes = [sum(o.name == "scale gradients" for o in p.ops) for p in (plain, without)]
+    assert passes[0] > 0 == passes[1]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def experts(groups: int, rows: int, n: int, k: int) -> Operator:
 
 def model(kernel: str) -> ComputeModel:
     costs = ComputeModel(catalog.gpu("B200"), sustained_share=None)
-    costs.fp32_gradients = True
+    costs.gradient_buffer_bytes = 4
     costs.grouped_kernel = kernel  # type: ignore[assignment]
     return costs
 

@@ -141,6 +141,16 @@ def test_instances_of_the_optimizer_are_read(tmp_path: Path) -> None:
     assert plan.megatron.num_distributed_optimizer_instances == 4
 
 
+def test_how_gradients_are_summed_is_read(tmp_path: Path) -> None:
+    inline = (
+        "{micro_batch_size: 1, bf16: true, grad_reduce_in_bf16: true, "
+        "ddp_average_in_collective: true}"
+    )
+    settings = build_job(scenario(tmp_path, inline)).plan.megatron
+    assert settings.ddp_average_in_collective
+    assert not settings.accumulate_allreduce_grads_in_fp32
+
+
 def test_arguments_in_place_replay(tmp_path: Path) -> None:
     inline = "{micro_batch_size: 1, fp16: true, pipeline_model_parallel_size: 2}"
     found = scenario(tmp_path, inline)

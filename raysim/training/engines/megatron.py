@@ -66,8 +66,7 @@ class Megatron:
     def __init__(self, context: EngineContext) -> None:
         self.c = context
         self.m = context.plan.megatron
-        wide = self.m.accumulate_allreduce_grads_in_fp32
-        self.grad_bytes = 4 if wide else context.weight_bytes
+        self.grad_bytes = context.plan.gradient_buffer_bytes
         self.buckets = self._fill_buckets()
         self.own = sum(self._own(bucket) for bucket in self.buckets)
         """Elements that this rank steps."""
@@ -288,17 +287,19 @@ class Megatron:
         b, size = self.c.builder, bucket.numel * self.grad_bytes
         if bucket.ranks == 1 and not bucket.instances:
             return
-        scale_s = self.c.costs.memory_s(2.0 * size)
-        done = b.compute("scale gradients", "collective", scale_s, waits=waits)
+        ready = tuple(waits)
+        if not self.m.ddp_average_in_collective:
+            scale_s = self.c.costs.memory_s(2.0 * size)
+            ready = (b.compute("scale gradients", "collective", scale_s, waits=ready),)
         op = "reduce_scatter" if self._sharded else "all_reduce"
         name = f"{op.replace('_', '-')} gradients"
         exchange = self.c.beside if self.m.overlap_grad_reduce else b.collective
         if bucket.ranks > 1:
-            done = exchange(name, Call(op, bucket.group, size), waits=(done,))
+            ready = (exchange(name, Call(op, bucket.group, size), waits=ready),)
         if bucket.instances:
             call = Call("all_reduce", bucket.instances, self._own(bucket) * self.grad_bytes)
-            done = exchange("all-reduce over instances", call, waits=(done,))
-        self.works.append(done)
+            ready = (exchange("all-reduce over instances", call, waits=ready),)
+        self.works.extend(ready)
 
     def end_backward(self) -> None:
         """Reduction is finished before the step."""
