@@ -237,3 +237,17 @@ def test_workers_that_make_batches_at_once_leave_no_profiler_on(tmp_path: Path) 
     lines, _ = launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "makes.py"))
     assert lines == ["made"] * 2
     assert sys.getprofile() is None
+
+
+def test_one_rank_looks_for_the_garbage_of_all(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc, os\n"
+        "def looks():\n"
+        "    return gc.get_stats()[2]['collections']\n"
+        "before = looks()\n"
+        "gc.collect()\n"
+        "print(os.environ['RANK'], looks() - before)\n"
+    )
+    said, _ = launched("torchrun", "--nproc_per_node=2", str(script))
+    assert sorted(said) == ["0 1", "1 0"]
