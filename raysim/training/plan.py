@@ -220,7 +220,9 @@ class TrainingPlan:
 
     @property
     def engine_label(self) -> str:
-        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``."""
+        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``, ``in turn``."""
+        if self.pipeline.homes:
+            return "DDP in turn" if self.mesh.dp > 1 else "in turn"
         if self.engine == "fsdp":
             return self.fsdp.label
         names = {"ddp": "DDP", "megatron": "Megatron-core", "internevo": "InternEvo"}

@@ -66,6 +66,8 @@ class Wrapping:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     copies: int = 1
     """GPUs of one process that each have a copy (``DataParallel``)."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of one process that have parts of it (``shapes.apart``), by the pipeline's ranks."""
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
