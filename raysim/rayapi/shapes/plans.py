@@ -14,6 +14,7 @@ import torch
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
+from raysim.models.gathered import gathered
 from raysim.models.table import Model
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.compiler.feed import Feed
@@ -112,10 +113,10 @@ class Wrapping:
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
             grad_scaler=scales,
-            sync_every_micro_batch=reduces_each,
+            sync_every_micro_batch=reduces_each or copies > 1,
         )
         return TrainingPlan(
-            model=model,
+            model=gathered(model, copies),
             mesh=mesh,
             engine=self.engine,
             micro_batch=-(-micro_batch // copies),
