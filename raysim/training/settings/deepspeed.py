@@ -203,6 +203,8 @@ class DeepSpeedConfig:
     optimizer: Optimizer | None = None
     """None: the script passes its own."""
     gradient_clipping: float = 1.0
+    torch_autocast: Precision | None = None
+    """The engine enters ``torch.autocast`` of that type; None: it does not."""
     communication_data_type: Precision | None = None
     """None: fp32 without mixed precision, else the model's dtype."""
     grad_accum_dtype: Precision | None = None
