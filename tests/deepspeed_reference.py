@@ -88,6 +88,7 @@ def compiled(case: dict[str, Any], ranks: int = 2, model: Model | None = None) -
         p,
         zero=ZeroConfig(**config["zero_optimization"]),
         grad_accum_dtype=config.get("data_types", {}).get("grad_accum_dtype"),
+        torch_autocast="bf16" if "torch_autocast" in config else None,
         communication_data_type=config.get("communication_data_type"),
         activation_checkpointing="full" if checkpoint else "none",
     )

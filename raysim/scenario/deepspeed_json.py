@@ -31,7 +31,7 @@ from raysim.scenario.deepspeed_release import (
     left_out,
     removed,
 )
-from raysim.scenario.deepspeed_rules import Parsed, dtype_name, refusals
+from raysim.scenario.deepspeed_rules import Parsed, autocast_type, dtype_name, refusals
 from raysim.scenario.deepspeed_schema import (
     BLOCKS,
     AioBlock,
@@ -377,10 +377,9 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         zero=_zero_config(p),
         optimizer=optimizer,
         gradient_clipping=float(p.data.get("gradient_clipping", 1.0)),
+        torch_autocast=autocast_type(p.data),  # type: ignore[arg-type]
         communication_data_type=wire,
-        grad_accum_dtype=dtype_name(  # type: ignore[arg-type]
-            p.data.get("data_types", {}).get("grad_accum_dtype")
-        ),
+        grad_accum_dtype=dtype_name(p.data.get("data_types", {}).get("grad_accum_dtype")),  # type: ignore[arg-type]
         bf16_master_weights_and_grads=p.bf16.bf16_master_weights_and_grads,
         bf16_optimizer_states=p.bf16.bf16_optimizer_states,
         check_grad_overflow=p.bf16.check_grad_overflow,

@@ -55,7 +55,7 @@ checkpoint.load_universal
 tensor_parallel.autotp_size
 fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis
 sequence_parallel_size data_parallel_size seq_parallel_communication_data_type
-wall_clock_breakdown
+wall_clock_breakdown torch_autocast.enabled torch_autocast.dtype
 zero_optimization.offload_optimizer.super_offload
 zero_optimization.offload_optimizer.cpuadam_cores_perc
 """
@@ -82,7 +82,8 @@ zero_optimization.allgather_bucket_size
 aio.single_submit aio.overlap_events
 """
 _NOT_MODELLED = """
-torch_autocast bf16.immediate_grad_update bfloat16.immediate_grad_update
+torch_autocast.lower_precision_safe_modules
+bf16.immediate_grad_update bfloat16.immediate_grad_update
 fp16.fp16_master_weights_and_grads disable_allgather
 zero_optimization.zero_quantized_nontrainable_weights zero_optimization.zeropp_loco_param
 zero_optimization.zenflow zero_optimization.stage3_use_all_reduce_for_fetch_params

@@ -145,6 +145,12 @@ def dtype_name(value: Any) -> str | None:
     return spellings.get(value) if isinstance(value, str) else None
 
 
+def autocast_type(data: dict[str, Any]) -> str | None:
+    """Of ``torch_autocast``, if it is on; without a ``dtype`` it is torch's own default on CUDA."""
+    said = data.get("torch_autocast") or {}
+    return dtype_name(said.get("dtype", "fp16")) if said.get("enabled") else None
+
+
 def _gradients(p: Parsed) -> Iterator[Refusal]:
     wire = p.data.get("communication_data_type")
     if wire is not None and (not isinstance(wire, str) or wire.lower() not in _WIRE_TYPES):

@@ -151,6 +151,8 @@ class TrainingPlan:
     recompute_layers: int | None = None
     """Of each stage's blocks, how many are recomputed, from its first; None: all."""
     gradient_clipping: float = 1.0
+    torch_autocast: Precision | None = None
+    """DeepSpeed's, of that type."""
     communication_data_type: Precision | None = None
     grad_accum_dtype: Precision | None = None
     bf16_master_weights_and_grads: bool = False
@@ -192,12 +194,13 @@ class TrainingPlan:
             return self.ddp.autocast
         if self.engine == "fsdp" and self.fsdp.param_dtype is not None:
             return self.fsdp.param_dtype
-        return self.precision
+        return self.precision if self.torch_autocast is None else self.torch_autocast
 
     @property
     def autocasts(self) -> bool:
         """Whether weights are fp32 and ``torch.autocast`` casts per operator."""
-        return self.engine == "ddp" and self.ddp.autocast is not None and self.precision == "fp32"
+        said = self.ddp.autocast if self.engine == "ddp" else self.torch_autocast
+        return said is not None and self.precision == "fp32"
 
     @property
     def holds_logits(self) -> bool:
@@ -220,7 +223,9 @@ class TrainingPlan:
 
     @property
     def engine_label(self) -> str:
-        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``."""
+        """What reports call it: ``DDP``, ``FSDP2``, ``ZeRO-3``, ``Megatron-core``, ``in turn``."""
+        if self.pipeline.homes:
+            return "DDP in turn" if self.mesh.dp > 1 else "in turn"
         if self.engine == "fsdp":
             return self.fsdp.label
         names = {"ddp": "DDP", "megatron": "Megatron-core", "internevo": "InternEvo"}
@@ -285,9 +290,9 @@ class TrainingPlan:
 def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:
     """What a plan takes from DeepSpeed's settings as it is, by the plan's names."""
     names = (
-        "zero", "communication_data_type", "grad_accum_dtype", "bf16_master_weights_and_grads",
-        "bf16_optimizer_states", "check_grad_overflow", "partition_activations",
-        "cpu_checkpointing", "checkpoint_buffers", "synchronize_checkpoint_boundary",
-        "separate_gathers", "wall_clock_breakdown",
+        "zero", "torch_autocast", "communication_data_type", "grad_accum_dtype",
+        "bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow",
+        "partition_activations", "cpu_checkpointing", "checkpoint_buffers",
+        "synchronize_checkpoint_boundary", "separate_gathers", "wall_clock_breakdown",
     )  # fmt: skip
     return {name: getattr(config, name) for name in names}

@@ -40,6 +40,8 @@ COMPUTE = "compute"
 H2D, D2H, CPU, LOADER = "h2d", "d2h", "cpu", "loader"
 NOT_STREAMS = frozenset({"host", CPU, LOADER, "nvme"})
 """Where operations run that no GPU is waited for."""
+PROCESS = "process"
+"""The "communicator" of what one process copies between its GPUs, which needs no NCCL."""
 SCRATCH = "set-up"
 """Category of memory that setting up takes for a moment."""
 
@@ -305,14 +307,17 @@ class ProgramBuilder:
         waits: Sequence[int] = (),
         stream: str = COMPUTE,
         tag: str = "",
+        host_ns: int | None = None,
     ) -> int:
         """NCCL send or receive: blocking on the compute stream, as DeepSpeed's, or beside it.
 
-        Those beside it are launched in groups, whose end nobody waits for here.
+        Those beside it are launched in groups, whose end nobody waits for here. With ``host_ns``,
+        the host's time, it is a copy between two GPUs of one process.
         """
         add = self._launch if stream == COMPUTE else self._add
-        index = add(kind, stream, name, "p2p", 0.0, self.collective_ns, waits)
-        self._ops[index].call = Call("send_recv", "pp", size_bytes, peer, tag)
+        issued_ns, group = (self.collective_ns, "pp") if host_ns is None else (host_ns, PROCESS)
+        index = add(kind, stream, name, "p2p", 0.0, issued_ns, waits)
+        self._ops[index].call = Call("send_recv", group, size_bytes, peer, tag)
         return index
 
     def host(self, name: str, seconds: float, category: str = "host") -> int:

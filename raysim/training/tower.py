@@ -126,7 +126,7 @@ class StepOutcome:
 
 def steps_to_steady(plan: TrainingPlan) -> int:
     """The first steady step: pipelines drain after each, others run on into the next."""
-    return 1 if plan.mesh.pp > 1 else 2
+    return 1 if plan.mesh.pp > 1 and not plan.pipeline.homes else 2
 
 
 def steady_passes(plan: TrainingPlan, program: Program) -> tuple[int, int]:

@@ -71,6 +71,36 @@ def test_data_parallel_shares_a_batch_among_gpus(tmp_path: Path) -> None:
     assert rates == pytest.approx([64, 64])
 
 
+GATHERS = """
+import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 32000)).cuda()
+net = nn.DataParallel(net, device_ids=[0, 1, 2, 3])
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    for _ in range({micro_batches}):
+        out = net(torch.zeros(8192, 256, device="cuda"))
+        wanted = torch.zeros(8192, dtype=torch.long, device="cuda")
+        nn.functional.cross_entropy(out, wanted).backward()
+    optimizer.step()
+print(torch.cuda.max_memory_allocated())
+"""
+
+
+def test_the_first_gpu_of_data_parallel_has_the_loss_of_all(tmp_path: Path) -> None:
+    """Outputs, their log-softmax and two gradients of all rows; weights move with each backward."""
+    script = tmp_path / "gathers.py"
+    script.write_text(GATHERS.format(micro_batches=1))
+    (line,), once = launched("python", str(script))
+    rows_bytes = 8192 * 32000 * 4
+    assert 4 * rows_bytes < int(line) < 4 * rows_bytes + 0.5e9
+    script.write_text(GATHERS.format(micro_batches=2))
+    _, twice = launched("python", str(script))
+    ((_, one_s, _),) = (row for row in once.tables[1].rows if row[0] == "exposed collectives")
+    ((_, two_s, _),) = (row for row in twice.tables[1].rows if row[0] == "exposed collectives")
+    assert two_s == pytest.approx(2 * float(one_s or 0), rel=0.05)
+
+
 def test_processes_that_a_script_starts_are_its_ranks(tmp_path: Path) -> None:
     (row,) = run(tmp_path, (
         "import torch, torch.distributed as dist\n"

@@ -14,7 +14,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import this_fiber
-from raysim.rayapi.huggingface import accelerate, diffusers, files, generation, pretrained
+from raysim.rayapi.huggingface import (
+    accelerate,
+    device_maps,
+    diffusers,
+    files,
+    generation,
+    pretrained,
+)
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
@@ -53,6 +60,7 @@ _CHANGES = {
     "transformers.tokenization_utils_base": tokens.install,
     "transformers.utils.hub": configs.install_hub,
     "transformers.training_args": accelerate.knows_tf32,
+    "accelerate.big_modeling": device_maps.install,
     "accelerate.state": accelerate.install,
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
     "accelerate.utils.imports": accelerate.remembers_packages,

@@ -4,7 +4,7 @@ Real counterpart: ``transformers/modeling_utils.py`` (4.51 to 5). Only the confi
 folder or the hub's cache; weights have no values, so their files need not be there. Reading them is
 paid once per node, its ranks sharing: the others find them in the page cache.
 
-Not modelled: ``device_map`` (told where it would divide a model), adapters that were saved.
+Not modelled: adapters that were saved, ``device_map`` but over several GPUs of one process.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raysim.rayapi.huggingface import distributed, eight_bit, flash, four_bit
+from raysim.rayapi.huggingface import device_maps, distributed, eight_bit, flash, four_bit
 from raysim.rayapi.shapes.here import steps_here
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Values of ``device_map`` that divide a model over all GPUs that a process sees."""
 _AUTO_FROM = 5
 """The major version from which weights keep the type that they were saved in."""
 
@@ -89,9 +87,7 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     config, more = kwargs.pop("config", None), dict(kwargs)
     asked, parallel = more.pop("quantization_config", None), distributed.asked_for(more)
     said = more.pop("dtype", more.pop("torch_dtype", None))
-    spread, gpus = kwargs.get("device_map"), steps.worker.visible_devices
-    if spread in SPREADS and gpus > 1 and steps.worker.context.world_size == 1:
-        steps.say(f"device_map={spread!r}: the model is on one GPU, not over this process's {gpus}")
+    over, most = device_maps.asked_for(steps, more)
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
         config, more = cls.config_class.from_pretrained(
@@ -115,6 +111,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
             steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
     model = distributed.spread(cls, model, parallel)
+    if over is not None:
+        device_maps.divided(steps, model, over, most)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()
 

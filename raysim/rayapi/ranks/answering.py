@@ -5,6 +5,7 @@ What they have their GPU do until somebody makes an optimizer passes on its stre
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ class Answering(Worker):
         self.rest_bytes = 0.0
         self._answering: dict[int, tuple[Any, dict[int, float]]] = {}
         """Models that it holds and has not trained: what they were, bytes of their storages."""
+        self._on: dict[int, str] = {}
+        """The GPU of each storage, where it is known."""
         self.answering = Answers(self)
         self.only_answers = False
         """Nobody trains in it: a stage of Ray Data, a replica of Serve."""
@@ -81,8 +84,17 @@ class Answering(Worker):
         """Storages of models that only answer, and their bytes."""
         return {key: n for _, found in self._answering.values() for key, n in found.items()}
 
+    @property
+    def weights_bytes(self) -> float:
+        """Of them, those on the fullest of its GPUs."""
+        found = Counter[str]()
+        for key, size_bytes in self.weights.items():
+            found[self._on.get(key, "")] += size_bytes  # type: ignore[assignment]
+        return found.pop("", 0) + max(found.values(), default=0)
+
     def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers are on its GPU, or such a share of them."""
+        from raysim.rayapi.shapes.devices import gpu_of
         from raysim.tracing.storages import key_of
 
         if self.torch_steps.latest is not None or not self.places:
@@ -91,7 +103,8 @@ class Answering(Worker):
         if known is None or known[0] != kind:
             found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
             self._answering[id(module)] = kind, found
-            self.rest_bytes = sum(self.weights.values()) + self._context_bytes
+            self._on |= {key_of(p): gpu_of(p) for p in module.parameters()}
+            self.rest_bytes = self.weights_bytes + self._context_bytes
             self.holds(self.rest_bytes, phase="forward")
             self.answering.rested()
 

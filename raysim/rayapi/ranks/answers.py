@@ -176,14 +176,14 @@ class Answers:
         worker = self._worker
         weights = worker.weights
         own_bytes = worker.torch_steps.mode.alive.bytes_but(weights)
-        stays = int(sum(weights.values())) + own_bytes
+        stays = int(worker.weights_bytes) + own_bytes
         allocated, reserved = self.peak_bytes
         self.peak_bytes = (
             max(allocated, stays + forward.allocated_bytes),
             max(reserved, stays + forward.reserved_bytes),
         )
         if self.peak_bytes[1] > reserved:
-            outside_bytes = worker.rest_bytes - sum(weights.values())
+            outside_bytes = worker.rest_bytes - worker.weights_bytes
             needed = outside_bytes + self.peak_bytes[1]
             worker.holds(needed, phase="forward")
             self._holds(needed)

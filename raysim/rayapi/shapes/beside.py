@@ -21,7 +21,9 @@ import torch
 from raysim.errors import ScenarioError
 from raysim.rayapi.shapes import prediction
 from raysim.rayapi.shapes.alive import Alive
+from raysim.rayapi.shapes.apart import apart
 from raysim.rayapi.shapes.compiled import is_mostly_compiled
+from raysim.rayapi.shapes.devices import gpu_of
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
@@ -84,9 +86,11 @@ class Beside:
         self._others.clear()
         self._trained = {key_of(p) for p in module.parameters()}
         found: dict[int, int] = {}
+        here = {"", *map(gpu_of, module.parameters())}  # those of another GPU are not beside it
         for other in self._called.values():
             share = self._steps.worker.context.world_size if sharded(describe(other)) else 1
-            found |= {key_of(p): _bytes(local_part(p)) // share for p in other.parameters()}
+            weights = (p for p in other.parameters() if here == {""} or gpu_of(p) in here)
+            found |= {key_of(p): _bytes(local_part(p)) // share for p in weights}
         self._weights = found
         self._bytes = sum(n for storage, n in found.items() if storage not in self._trained)
         return self._bytes
@@ -200,6 +204,7 @@ class Beside:
             whole = wrapping if spread else replace(
                 wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp"
             )  # fmt: skip
+            whole = apart(steps, whole, model)
             plan = whole.plan(
                 model, world_size=steps.worker.context.world_size if spread else 1,
                 micro_batch=role.batch, accumulation=1, optimizer=_NO_STATES,
@@ -210,7 +215,7 @@ class Beside:
                 plan, constants=steps.worker.run.session.training, torch_compile=compiled,
                 cuda_graphs=compiled and steps.cuda_graphs,
             )  # fmt: skip
-            cluster = steps.cluster(alone=0 if spread else 1)
+            cluster = steps.cluster(alone=0 if spread else plan.mesh.world)
             return prediction.forward(plan, cluster, Feed(), steps.seed)
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")

@@ -21,6 +21,7 @@ from raysim.rayapi.unsupported import NotEmulatedError
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
+    from raysim.rayapi.shapes.prediction import Prediction
     from raysim.rayapi.shapes.steps import Steps
 
 
@@ -115,6 +116,8 @@ def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
         said = next(iter(args), device)
         if ours in _OF_MEMORY and devices.is_elsewhere(steps, said):
             return 0 if ours is not _mem_info else (int(_gpu(steps).memory_bytes),) * 2
+        if ours in _OF_MEMORY and steps.latest is not None and steps.latest.gpus:
+            return _of_one(steps, ours, steps.latest, said)
         return ours(steps, *args, **options)
 
     return answer
@@ -267,6 +270,19 @@ def _memory_stats(steps: Steps, *_: Any, **__: Any) -> dict[str, int]:
 def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     total = int(_gpu(steps).memory_bytes)
     return total - _reserved_now(steps), total
+
+
+def _of_one(steps: Steps, ours: Any, latest: Prediction, said: Any) -> Any:
+    """Of one of the GPUs that a process's model lies on; of a step, whatever was reset since."""
+    found = latest.on_gpu(devices.named(said, steps.worker.devices[0]))
+    total = int(_gpu(steps).memory_bytes)
+    if found is None:
+        return (total, total) if ours is _mem_info else 0
+    if ours is _mem_info:
+        return total - found.reserved_bytes, total
+    if ours is _held and steps.mode.tape is None:
+        return found.kept_bytes
+    return found.allocated_bytes if ours in (_held, _allocated) else found.reserved_bytes
 
 
 _OF_MEMORY = (_held, _reserved_now, _allocated, _reserved, _mem_info)

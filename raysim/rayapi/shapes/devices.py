@@ -12,7 +12,7 @@ products, sums and convolutions have other words: here they have a GPU's.
 
 A script reads a GPU's name, or the CPU's, from ``device``; libraries read that of shapes.
 
-Not modelled: two GPUs of one process (told), functions that are not named here.
+Not modelled: functions that are not named here.
 """
 
 from __future__ import annotations
@@ -44,10 +44,6 @@ _MADE = "raysim_made_on_cpu"
 _T = torch.Tensor
 ASKED = (_T.device.__get__, _T.is_cuda.__get__)  # type: ignore[attr-defined]
 """Attributes that say where a tensor is."""
-SEVERAL = (
-    "{} has parameters on {}: the GPUs of one process are priced as one that holds all of it and "
-    "copies nothing between them"
-)
 _OURS = next(iter(raysim.__path__))
 _HAND_ON = frozenset([
     "device", "get_parameter_device", "get_default_device", "_get_device_with_index",
@@ -76,12 +72,17 @@ def on_gpu(device: Any) -> bool:
     return str(device).partition(":")[0] in {"cuda", "meta"}
 
 
+def named(device: Any, current: int) -> str:
+    """A device by its full name; None, or without a number, a GPU is the worker's."""
+    name = f"cuda:{device}" if isinstance(device, int) else str(device or "cuda")
+    return name if ":" in name or not name.startswith("cuda") else f"cuda:{current}"
+
+
 def place(tensor: _T, device: Any, current: int) -> None:
     """It was moved to, or made on, a device that was asked for; ``current``: the worker's GPU."""
     if type(tensor) in PLAIN:
-        name = f"cuda:{device}" if isinstance(device, int) else str(device)
-        named = name if ":" in name else f"cuda:{current}"
-        setattr(tensor, _PLACE, named if name.startswith("cuda") else "")
+        name = named(device, current)
+        setattr(tensor, _PLACE, name if name.startswith("cuda") else "")
 
 
 def is_placed_on_cpu(tensor: _T) -> bool:
@@ -90,7 +91,7 @@ def is_placed_on_cpu(tensor: _T) -> bool:
     return found == "cpu" or (found is None and (not tensor.is_meta or hasattr(tensor, MARK)))
 
 
-def _gpu(tensor: _T) -> str:
+def gpu_of(tensor: _T) -> str:
     """Its name, if it is known to be on one."""
     found: str = getattr(tensor, _PLACE, "")
     return "" if found == "cpu" else found
@@ -109,7 +110,7 @@ def hand_on(args: Any, kwargs: Mapping[str, Any], out: Any) -> None:
     if "device" in kwargs:
         return
     given = list(near((*args, *kwargs.values())))
-    there = next((p for t in given if (p := _gpu(t))), "")
+    there = next((p for t in given if (p := gpu_of(t))), "")
     if not there or any(t.dim() and is_placed_on_cpu(t) for t in given):
         return
     for tensor in near(out if isinstance(out, tuple | list) else (out,)):
@@ -131,7 +132,7 @@ def said(func: Any, tensor: _T, out: Any, current: int) -> Any:
     here = is_placed_on_cpu(tensor) or (hasattr(tensor, _MADE) and not hasattr(tensor, _PLACE))
     if func == ASKED[1]:
         return not here
-    return torch.device("cpu" if here else _gpu(tensor) or f"cuda:{current}")
+    return torch.device("cpu" if here else gpu_of(tensor) or f"cuda:{current}")
 
 
 def _is_scripts(frame: FrameType | None) -> bool:
@@ -177,9 +178,7 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
     steps.mode.types_count = steps.within is None and not wrapping.casts
     moved = f"cuda:{steps.worker.devices[0]}" if wrapping.engine != "ddp" else ""
     weights = list(module.parameters())
-    if len(gpus := sorted({_gpu(p) for p in weights} - {""})) > 1:
-        steps.say(SEVERAL.format(type(module).__name__, " and ".join(gpus)))
-        steps.worker.globals.setdefault(SEVERAL, {}).update(dict.fromkeys(gpus))
+    used(steps).update(dict.fromkeys({gpu_of(p) for p in weights} - {""}))
     if not moved and all(getattr(p, _PLACE, "") for p in weights):
         return  # by the script: what it has not moved is on the CPU
     if not moved and all(hasattr(p, _MADE) and not hasattr(p, _PLACE) for p in weights):
@@ -239,7 +238,7 @@ def _of(args: Any, kwargs: Mapping[str, Any], names: _Names) -> Iterator[tuple[s
 
 
 def _device(tensor: _T) -> str:
-    return "cpu" if is_placed_on_cpu(tensor) else _gpu(tensor)
+    return "cpu" if is_placed_on_cpu(tensor) else gpu_of(tensor)
 
 
 def _apart(devices: Iterable[str]) -> bool:
@@ -253,13 +252,18 @@ def _is_sure(steps: Steps) -> bool:
     return not steps.worker.devices[0] or choose in steps.worker.globals
 
 
+def used(steps: Steps) -> dict[str, None]:
+    """GPUs on which models have parameters."""
+    found: dict[str, None] = steps.worker.globals.setdefault(used, {})
+    return found
+
+
 def is_elsewhere(steps: Steps, device: Any) -> bool:
     """Whether a GPU is named on which the process has nothing."""
     if not is_device(device) or not _is_sure(steps):
         return False
     index = device if isinstance(device, int) else torch.device(device).index
-    used = steps.worker.globals.get(SEVERAL, {})
-    return index not in (None, steps.worker.devices[0]) and f"cuda:{index}" not in used
+    return index not in (None, steps.worker.devices[0]) and f"cuda:{index}" not in used(steps)
 
 
 def choose(steps: Steps, *_device: Any) -> None:
@@ -284,9 +288,9 @@ def _guard(method: str, names: _Names, args: Any, kwargs: Mapping[str, Any]) -> 
 def _elementwise(args: Any, kwargs: Mapping[str, Any]) -> None:
     """Numbers of the CPU are allowed beside tensors of a GPU."""
     given = list(near((*args, *kwargs.values())))
-    gpu = next((p for t in given if (p := _gpu(t))), "")
+    gpu = next((p for t in given if (p := gpu_of(t))), "")
     for tensor in given if gpu else ():
-        other = _device(tensor) if tensor.dim() or _gpu(tensor) else ""
+        other = _device(tensor) if tensor.dim() or gpu_of(tensor) else ""
         if _apart([gpu, other]):
             raise RuntimeError(f"{_SAME}found at least two devices, {gpu} and {other}!")
     if len(given) == 2:
@@ -338,7 +342,7 @@ def _type(tensor: _T, device: str) -> str:
 
 def _recurrent(args: Any, kwargs: Mapping[str, Any]) -> None:
     weights = next((a for a in reversed(args) if isinstance(a, list)), [])
-    gpu = next((p for t in weights if (p := _gpu(t))), "")
+    gpu = next((p for t in weights if (p := gpu_of(t))), "")
     del kwargs
     if gpu and is_placed_on_cpu(args[0]):
         raise RuntimeError(
@@ -351,7 +355,7 @@ def _index(args: Any, kwargs: Mapping[str, Any]) -> None:
     """Whose indices may be on the CPU, but not on a GPU beside a tensor of the CPU."""
     del kwargs
     indices = args[1] if isinstance(args[1], tuple | list) else (args[1],)
-    if is_placed_on_cpu(args[0]) and any(t.dim() and _gpu(t) for t in near(indices)):
+    if is_placed_on_cpu(args[0]) and any(t.dim() and gpu_of(t) for t in near(indices)):
         raise RuntimeError(
             "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
         )

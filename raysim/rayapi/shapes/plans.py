@@ -14,6 +14,7 @@ import torch
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule
 
+from raysim.models.gathered import gathered
 from raysim.models.table import Model
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.compiler.feed import Feed
@@ -66,6 +67,8 @@ class Wrapping:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     copies: int = 1
     """GPUs of one process that each have a copy (``DataParallel``)."""
+    gpus: tuple[str, ...] = ()
+    """GPUs of one process that have parts of it (``shapes.apart``), by the pipeline's ranks."""
     optimizer: Optimizer | None = None
     """Of an engine that has its own."""
 
@@ -110,10 +113,10 @@ class Wrapping:
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
             grad_scaler=scales,
-            sync_every_micro_batch=reduces_each,
+            sync_every_micro_batch=reduces_each or copies > 1,
         )
         return TrainingPlan(
-            model=model,
+            model=gathered(model, copies),
             mesh=mesh,
             engine=self.engine,
             micro_batch=-(-micro_batch // copies),

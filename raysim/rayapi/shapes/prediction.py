@@ -23,6 +23,7 @@ from raysim.training.compiler.feed import Feed
 from raysim.training.executor import Timeline
 from raysim.training.memory.host import HostMemory
 from raysim.training.memory.need import host_need
+from raysim.training.memory.peaks import RankMemory
 from raysim.training.plan import TrainingPlan
 from raysim.training.program import COMPUTE
 from raysim.training.tower import StepOutcome, simulate
@@ -53,6 +54,8 @@ class Prediction:
     """Weights of models that are not trained (``shapes.beside``)."""
     script_bytes: int = 0
     """Other tensors that the script has on the GPU (``shapes.alive``)."""
+    gpus: tuple[str, ...] = ()
+    """Those of one process that the model lies on, by rank."""
     instead: Figures | None = None
     """Of batches of other sizes than what was played."""
 
@@ -75,9 +78,10 @@ class Prediction:
         """Forward and backward of one micro-batch, as the slowest rank's kernels run them."""
         if self.instead:
             return self.instead.forward_ns, self.instead.backward_ns
-        forward_ns, backward_ns = _passes(self.outcome.slowest, len(self.outcome.step_ns) - 1)
+        lines = self.outcome.timelines if self.gpus else (self.outcome.slowest,)  # in turn: all
+        passes = [_passes(line, len(self.outcome.step_ns) - 1) for line in lines]
         batches = self.outcome.plan.gradient_accumulation_steps
-        return forward_ns // batches, backward_ns // batches
+        return sum(f for f, _ in passes) // batches, sum(b for _, b in passes) // batches
 
     @cached_property
     def busy_ns(self) -> int:
@@ -123,6 +127,16 @@ class Prediction:
         if self.instead:
             return self.instead.reserved_bytes
         return self.outcome.fullest.reserved_bytes + self._others_bytes
+
+    def on_gpu(self, name: str) -> RankMemory | None:
+        """Of ``gpus``, what one holds of the model; None: nothing."""
+        return self.outcome.memory[self.gpus.index(name)] if name in self.gpus else None
+
+    @property
+    def fullest_gpu(self) -> str:
+        """Its name, where the model lies on several of one process."""
+        ranks = zip(self.outcome.memory, self.gpus, strict=False)
+        return next((gpu for found, gpu in ranks if found is self.outcome.fullest), "")
 
     @property
     def capacity_bytes(self) -> int:
@@ -190,16 +204,19 @@ class Forward:
 def forward(plan: TrainingPlan, cluster: ClusterSpec, feed: Feed, seed: int) -> Forward:
     """Evaluation: one forward pass without gradients."""
     alone = replace(plan, activation_checkpointing="none", gradient_accumulation_steps=1)
+    in_turn = bool(plan.pipeline.homes)
     outcome = simulate(
         alone, cluster, simulation=Simulation(seed=seed), feed=feed,
-        steps=2, forward_only=True,
+        steps=1 if in_turn else 2, forward_only=True,
     )  # fmt: skip
-    program, parts, host_ns = outcome.slowest.program, list[tuple[float, float]](), 0
-    for op in program.ops[program.step_ends[-2] : program.step_ends[-1]]:
-        host_ns += op.before_ns + op.host_ns
-        if op.stream == COMPUTE:
-            parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
-            host_ns = 0
+    parts, host_ns = list[tuple[float, float]](), 0
+    for line in outcome.timelines if in_turn else (outcome.slowest,):
+        ends = [0, *line.program.step_ends]
+        for op in line.program.ops[ends[-2] : ends[-1]]:
+            host_ns += op.before_ns + op.host_ns
+            if op.stream == COMPUTE:
+                parts.append((to_seconds(host_ns), to_seconds(op.duration_ns)))
+                host_ns = 0
     fullest = outcome.fullest
     return Forward(
         ns=outcome.steady_step_ns, parts=tuple(parts),
@@ -251,7 +268,8 @@ def out_of_memory(found: Prediction) -> Exception:
         )
     peak = found.outcome.fullest
     return torch.OutOfMemoryError(
-        f"CUDA out of memory. Tried to allocate more than is free. GPU 0 has a total capacity of "
+        f"CUDA out of memory. Tried to allocate more than is free. "
+        f"GPU {found.fullest_gpu.partition(':')[2] or 0} has a total capacity of "
         f"{found.capacity_bytes / gib:.2f} GiB of which 0 bytes is free. The step needs "
         f"{found.peak_bytes / gib:.2f} GiB ({peak.when}: {peak.allocating}), of which "
         f"{found.allocated_bytes / gib:.2f} GiB is allocated by PyTorch."

@@ -29,6 +29,7 @@ from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
 from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes.apart import apart
 from raysim.rayapi.shapes.bare import bare
 from raysim.rayapi.shapes.beside import Beside
 from raysim.rayapi.shapes.compiled import is_mostly_compiled
@@ -437,7 +438,7 @@ class Steps:
         if role.between:
             ask = partial(self.asked, accumulation, optimizer)
             return self.shared.sizes.step(role, (*alike, self.latest is None), ask)
-        wrapping = spread(self, wrapping_in(self._module, self.within))
+        wrapping = apart(self, spread(self, wrapping_in(self._module, self.within)), role.model)
         others = (
             self.beside.trained(self._module) + self.several.idle_bytes,
             self.beside.script_bytes(role, self.mode.alive, whole=wrapping.engine == "ddp"),
@@ -484,17 +485,16 @@ class Steps:
         self, plan: TrainingPlan, role: Role, wrapping: Wrapping, feed: Feed
     ) -> Prediction:
         """Asked once for all ranks."""
-        known = self.shared.predictions
-        gang = self.worker.context.gang
+        known, gang = self.shared.predictions, self.worker.context.gang
         where = tuple((node, tuple(ranks)) for node, ranks in gang.nodes.items())
         nothing: Any = None  # the model by its identity: comparing two takes long
         key = replace(plan, model=nothing), id(role.model), feed, where
         if key not in known:
-            world = self.worker.context.world_size
-            meet = wrapping.meets or plan.mesh.world == world
-            cluster = self.cluster(alone=0 if meet else plan.mesh.world)
+            meet = wrapping.meets or plan.mesh.world == self.worker.context.world_size
+            cluster = self.cluster(alone=0 if meet and not wrapping.gpus else plan.mesh.world)
             try:
-                known[key] = prediction.predict(plan, cluster, feed, self.seed)
+                found = prediction.predict(plan, cluster, feed, self.seed)
+                known[key] = replace(found, gpus=wrapping.gpus)
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]

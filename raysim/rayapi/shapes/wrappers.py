@@ -5,10 +5,12 @@ torch's own, so ``isinstance`` answers as ever; in a worker, their constructors 
 model is trained, and calling them calls the model.
 
 ``DataParallel`` of N GPUs is a broadcast of the weights before and a sum of the gradients after the
-passes: what one all-reduce behind backward moves on the same ring, once per step.
+passes: what one all-reduce behind backward moves on the same ring, with every micro-batch. A loss
+of the script's is of all outputs, which the first GPU gathers (``models.gathered``); what a model
+with a loss of its own returns beside it is taken to be gathered for nothing, and inputs scattered.
 
-Not modelled: of ``DataParallel``, that each micro-batch pays for it, how modules are copied; hooks
-of communication (refused), static graphs, unused parameters.
+Not modelled: of ``DataParallel``, how modules are copied; hooks of communication (refused), static
+graphs, unused parameters.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 
 DATA_PARALLEL = (
     "DataParallel over {} GPUs in one process: their forwards are issued one after the other, "
-    "weights are broadcast and gradients summed beside no kernel; gathering outputs takes no time, "
-    "every GPU is counted with what the first holds. DistributedDataParallel is faster"
+    "weights are broadcast and gradients summed beside no kernel in every micro-batch, the loss is "
+    "the first one's, which is the fullest. DistributedDataParallel is faster"
 )
 
 

@@ -44,7 +44,8 @@ CPU_SIMPLIFICATIONS = (
 def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
     """The run's report with what its steps came to."""
     if shared.too_large is not None and not report.ok:
-        found, whose, need = shared.too_large, "a GPU's", shared.too_large.peak_bytes
+        found, need = shared.too_large, shared.too_large.peak_bytes
+        whose = f"{found.fullest_gpu or 'a GPU'}'s"
         peak = found.peak_bytes / found.capacity_bytes
         have = found.capacity_bytes
         if peak <= 1:
@@ -85,7 +86,7 @@ def with_training(report: LibraryReport, shared: Shared) -> LibraryReport:
         ),
         rows=rows,
     )  # fmt: skip
-    tables = (table, _where(found), _memory(fullest), *report.tables)
+    tables = (table, _where(found), *_gpus(fullest), _memory(fullest), *report.tables)
     inputs = (
         *report.inputs,
         Input(name="step", value=step_s, basis="assumed",
@@ -201,6 +202,17 @@ def _where(found: Prediction) -> Table:
     )
 
 
+def _gpus(found: Prediction) -> Iterator[Table]:
+    """What each of one process's GPUs holds at its peak."""
+    if found.gpus:
+        sizes = zip(found.gpus, (m.peak_bytes for m in found.outcome.memory), strict=True)
+        yield Table(
+            title="GPUs of the process, of which one works at a time",
+            columns=(("GPU", "text"), ("memory", "bytes"), ("share", "share")),
+            rows=tuple((gpu, size, size / found.capacity_bytes) for gpu, size in sizes),
+        )
+
+
 def _memory(found: Prediction) -> Table:
     """What the fullest GPU holds at its peak."""
     held = {
@@ -208,7 +220,7 @@ def _memory(found: Prediction) -> Table:
         "tensors of the script": found.script_bytes,
     }  # fmt: skip
     return Table(
-        title="Memory of the fullest GPU at its peak",
+        title=f"Memory of {found.fullest_gpu or 'the fullest GPU'} at its peak",
         columns=(("of", "text"), ("memory", "bytes"), ("share", "share")),
         rows=tuple(
             (name.replace("_", " "), float(size), size / found.capacity_bytes)

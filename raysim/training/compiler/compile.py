@@ -82,7 +82,7 @@ class RankCompiler:
             ranks_per_node=ranks_per_node,
             copy_bytes_per_s=copy_bytes_per_s,
             volume=volume,
-            model_parallel=plan.mesh.pp * plan.mesh.tp,
+            model_parallel=1 if self.layout.placed else plan.mesh.pp * plan.mesh.tp,
             sm_s=sm_s,
         )
         self.b.program.multiplies = any(u.multiplies for u in context.units)
@@ -144,7 +144,7 @@ class RankCompiler:
         self.b.end_setup()
         for step in range(steps):
             self.done.clear()
-            warm_up = step < steps - 1 and len(self.chunks) == 1
+            warm_up = step < steps - 1 and self.layout.stages == self.layout.ranks
             self.micro_batches = 1 if warm_up else self.plan.gradient_accumulation_steps
             self.due = self.pipeline.due(self.at.pp, self.micro_batches)
             self.weights.begin(self.at.pp, self.micro_batches)

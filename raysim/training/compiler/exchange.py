@@ -3,11 +3,16 @@
 ``blocking`` ones run on the compute stream. Others have a stream per neighbour, direction and kind:
 a simplification, for NCCL gives each pair of ranks one or two. A receive beside the compute stream
 begins, as every NCCL call does, when what was issued before it on the compute stream has ended.
+
+Ranks that work ``in_turn`` are GPUs of one process: a rank's host issues nothing before the process
+has issued all that the rank before it sends (autograd has a thread for each GPU, which wait for
+each other alike), though it is not done.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from raysim.training.pipeline.pipelines import Pipeline
 from raysim.training.plan import TrainingPlan
@@ -38,6 +43,8 @@ class Exchanger:
         self.blocking = pipeline.exchange == "blocking"
         # Simplification: an evaluation never batches.
         self.batches = pipeline.exchange == "batched" and not forward_only
+        self.host_ns = builder.launch_ns if pipeline.layout.placed else None
+        """Of a copy within a process; None: ranks are processes, and NCCL sends."""
         self.arrivals: dict[tuple[str, int, int], tuple[int, int]] = {}
         """The receive a pass waits for, and its bytes, by kind, stage and micro-batch."""
         self.batch: list[int] = []
@@ -64,9 +71,10 @@ class Exchanger:
             return
         op = self.b.p2p(
             Kind.SEND, f"send {what}", peer, wire, waits=self._begin(ready),
-            stream=f"p2p:{_SHORT[what]} to {peer}", tag=f"{what} of {stage}",
+            stream=f"p2p:{_SHORT[what]} to {peer}", tag=f"{what} of {stage}", host_ns=self.host_ns,
         )  # fmt: skip
         self._in_batch(op)
+        self._handed(Kind.SEND, peer, f"to {peer}")
 
     def receive(
         self, what: str, source: int, stage: int, micro_batch: int, size_bytes: int, ready: Waits
@@ -77,13 +85,25 @@ class Exchanger:
         stream = COMPUTE if self.blocking else f"p2p:{_SHORT[what]} from {peer}"
         waits = ready if self.blocking else self._begin(ready)
         tag = "" if self.blocking else f"{what} of {stage}"
-        op = self.b.p2p(Kind.RECV, f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag)
+        self._handed(Kind.RECV, peer, f"from {peer}")
+        op = self.b.p2p(
+            Kind.RECV, f"recv {what}", peer, wire, waits=waits, stream=stream, tag=tag,
+            host_ns=self.host_ns,
+        )  # fmt: skip
         if self.blocking:
             return self._gathered(what, op, size_bytes) if wire < size_bytes else ()
         self.b.alloc("input", size_bytes, "received")
         self.arrivals[what, stage, micro_batch] = op, size_bytes
         self._in_batch(op)
         return ()
+
+    def _handed(self, kind: Literal[Kind.SEND, Kind.RECV], peer: int, way: str) -> None:
+        """The one process goes over to another GPU: its host is there until then."""
+        if self.host_ns is not None:
+            on = f"process {way}"
+            op = self.b.p2p(kind, "issued", peer, 0, stream=on, tag="issued", host_ns=0)
+            if kind == Kind.RECV:
+                self.b.sync("the process is elsewhere", (op,))
 
     def _gathered(self, what: str, op: int, size_bytes: int) -> Waits:
         """What was sent in shares, put together over tensor-parallel peers."""

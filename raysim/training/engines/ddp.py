@@ -15,6 +15,7 @@ from raysim.perf.host import UNSCALE_S, UNSCALE_TENSOR_S
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines import sparse
 from raysim.training.engines.context import EngineContext
+from raysim.training.engines.weight_copies import WeightCopies
 from raysim.training.layers.sections import Unit
 from raysim.training.program import Call
 from raysim.units import MIB
@@ -26,8 +27,6 @@ DEFAULT_BUCKET_CAP_MB = 25.0
 GRADIENT_USES = 3
 """Reads of a gradient in a step of Adam's, Adagrad's and their like: ``lerp`` and both factors of
 ``addcmul``; in SGD's or a fused one's there is one (collectives of torch 2.13, counted)."""
-CAST_BYTES = 2
-"""Per element of the copies that ``torch.autocast`` makes of fp32 weights."""
 
 
 class Ddp:
@@ -38,9 +37,7 @@ class Ddp:
         self.width = context.weight_bytes
         self.held = sum(unit.gradient_bytes(self.width) for unit in context.units)
         """Bytes of all gradients: adapters may be fp32 beside 16-bit weights."""
-        self.autocast = context.plan.autocasts
-        self.cast: set[int] = set()
-        """Units, by ``id``, whose low-precision copies are alive."""
+        self.copies = WeightCopies(context)
         self.owners = {g.name: id(unit) for unit in context.units for g in unit.gradients}
         self.early: dict[str, int] = {}
         """Bytes of gradients of weights whose first user's backward is yet to come, by name."""
@@ -91,7 +88,7 @@ class Ddp:
     def alike(self) -> Hashable:
         """Not while autocast's copies come and go, nor where buckets are reduced."""
         communicates = self.boundary and self.c.ranks > 1
-        if self.autocast or communicates:
+        if self.copies.on or communicates:
             return None
         return self.c.builder.backward_index == 0
 
@@ -107,8 +104,7 @@ class Ddp:
             self.c.alloc_gradients(unit)
         elif phase == "backward":
             sparse.grow(self.c, unit, self.width)
-        if phase != "backward" and self.autocast and id(unit) not in self.cast:
-            self._cast_weights(unit, phase)
+        self.copies.before(unit, phase)
         return ()
 
     def _begin_shared(self, unit: Unit) -> None:
@@ -128,26 +124,11 @@ class Ddp:
             size = self.early.pop(gradient.name, 0)
             self.c.builder.free("temporary", size, f"gradient of {gradient.name}")
 
-    def _cast_weights(self, unit: Unit, phase: str) -> None:
-        """Autocast's cache copies each weight once a forward; autograd holds it until backward.
-
-        Simplifications: copies of checkpointed layers, which only the cache holds, live as long;
-        of weights that no product reads there are none, but they take their time.
-        """
-        self.cast.add(id(unit))
-        tensors = [numel * CAST_BYTES for numel in unit.multiplied]
-        self.c.builder.alloc("parameter", sum(tensors), "autocast copies", tensors=tensors)
-        moved = sum(g.numel for g in unit.cast) * (self.c.weight_bytes + CAST_BYTES)
-        seconds = self.c.costs.memory_s(moved, kernels=len(unit.cast))
-        self.c.builder.compute("cast weights", phase, seconds, launches=len(unit.cast))
-
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Launch the buckets this unit completed."""
         if phase == "backward":
             self._end_shared(unit)
-        if phase == "backward" and id(unit) in self.cast:
-            self.cast.discard(id(unit))
-            self.c.builder.free("parameter", sum(unit.multiplied) * CAST_BYTES, "autocast copies")
+        self.copies.after(unit, phase)
         if phase != "backward" or not self.boundary or self.c.ranks == 1:
             return
         for size in self.flushes.get(id(unit), ()):
@@ -160,12 +141,11 @@ class Ddp:
             return 0.0, 0
         copies = self.boundary and self.c.ranks > 1
         accumulates = self.c.builder.backward_index > 0
-        cast = unit.cast if self.autocast else ()
-        tensors = len(unit.gradients) * (copies + accumulates) + len(cast)
+        cast_bytes, cast = self.copies.back(unit)
+        tensors = len(unit.gradients) * (copies + accumulates) + cast
         if not tensors:
             return 0.0, 0
-        moved = 3.0 * unit.gradient_bytes(self.width) * (copies + accumulates)
-        moved += sum(g.numel * CAST_BYTES + g.size_bytes(self.width) for g in cast)
+        moved = cast_bytes + 3.0 * unit.gradient_bytes(self.width) * (copies + accumulates)
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from raysim.errors import ScenarioError
 from raysim.training.engines.context import EngineContext
 from raysim.training.engines.swapper import ParameterSwapper
+from raysim.training.engines.weight_copies import Wire
 from raysim.training.layers.sections import Gradient
 from raysim.training.program import D2H, H2D, Call
 from raysim.training.states.quantization import SCALE_BYTES, weight_groups
@@ -56,6 +57,7 @@ class Gathers:
             )
         self.hpz = min(self.zero.zero_hpz_partition_size, c.ranks)
         self.offload = self.zero.offload_param.device != "none"
+        self.wire = Wire(c)
         self.sizes = {p.name: p.numel for p in parameters}
         self.second: set[str] = set()
         """Parameters with a second shard."""
@@ -76,8 +78,14 @@ class Gathers:
         if second:
             self._gather(second, what, self.hpz, f"dp_shard:{self.hpz}")
         first = [p for p in parameters if p.name not in self.second] if second else parameters
-        if first:
-            self._gather(first, what, self.n, self.group)
+        for width in self.wire.widths:  # each type by itself (``sort_dtypes``)
+            alike = [p for p in first if self.width(p) == width] if self.wire.narrow else first
+            if alike:
+                self._gather(alike, what, self.n, self.group)
+
+    def width(self, parameter: Gradient) -> int:
+        """Bytes of an element that is gathered."""
+        return self.wire.width(parameter) if self.wire.narrow else self.c.weight_bytes
 
     def _gather(self, parameters: Sequence[Gradient], what: str, ranks: int, group: str) -> None:
         """One coalesced all-gather of shards; several parameters are then copied out."""
@@ -86,6 +94,7 @@ class Gathers:
         if ranks == c.ranks:
             group = "dp"
         padded = self._padded(parameters)
+        size = padded * self.width(parameters[0])
         waits = self._shards_to_gpu(parameters, padded // ranks, what)
         if c.plan.separate_gathers:
             self._one_by_one(parameters, waits)
@@ -100,18 +109,18 @@ class Gathers:
         if self.zero.zero_quantized_weights:
             waits = self._quantized(parameters, padded, what, (ranks, group), waits)
         elif self.hierarchical:
-            waits = self._over_nodes_first(padded * c.weight_bytes, len(parameters), what, waits)
+            waits = self._over_nodes_first(size, len(parameters), what, waits)
         else:
-            call = Call("all_gather", group, padded * c.weight_bytes)
+            call = Call("all_gather", group, size)
             waits = (c.beside(f"all-gather {what}", call, waits),)
-        moved = 2.0 * padded * c.weight_bytes
+        moved = 2.0 * size
         if len(parameters) > 1 and not self.in_place:
             # The flat output and the copied-out tensors live side by side until the copies are
             # queued.
-            b.alloc("communication", padded * c.weight_bytes, "coalesced all-gather", stream=GATHER)
+            b.alloc("communication", size, "coalesced all-gather", stream=GATHER)
             tensors = len(parameters)
             done = c.aside("copy out", moved, GATHER, waits, launches=tensors, kernels=tensors)
-            b.free("communication", padded * c.weight_bytes, "coalesced all-gather", used_on=GATHER)
+            b.free("communication", size, "coalesced all-gather", used_on=GATHER)
         else:
             done = waits[0]
         for p in parameters:
@@ -208,7 +217,7 @@ class Gathers:
     def _whole_bytes(self, name: str) -> int:
         """What a whole parameter takes beside its shard; of one rank it is the shard."""
         aliased = self.n == 1 and not self.offload
-        return 0 if aliased else self.sizes[name] * self.c.weight_bytes
+        return 0 if aliased else self.sizes[name] * self.width(Gradient(name, 0))
 
     def _second_bytes(self, name: str) -> int:
         whole = shard_numel(self.sizes[name], self.n) * self.n

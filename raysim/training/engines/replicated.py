@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 
 from raysim.perf.optimizer import optimizer_key
 from raysim.training.engines.context import EngineContext
+from raysim.training.engines.weight_copies import WeightCopies
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import Call
 from raysim.training.states.zero import pack
@@ -26,6 +27,7 @@ class Replicated:
 
     def __init__(self, context: EngineContext) -> None:
         self.c = context
+        self.copies = WeightCopies(context)
 
     def setup(self) -> None:
         """Weights, master copy and optimizer states, all whole."""
@@ -86,7 +88,7 @@ class Replicated:
 
     def alike(self) -> Hashable:
         """The first backward of a step takes memory for the gradients."""
-        return self.c.builder.backward_index == 0
+        return None if self.copies.on else self.c.builder.backward_index == 0
 
     def resume(self, state: Hashable) -> None:
         """Passes that are alike leave it as they find it."""
@@ -94,14 +96,20 @@ class Replicated:
     def before(self, unit: Unit, phase: str) -> Sequence[int]:
         """The first backward of a step allocates the gradients."""
         self.c.alloc_first_gradients(unit, phase)
+        self.copies.before(unit, phase)
         return ()
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
-        """No hooks."""
+        """No hooks of its own."""
+        del op
+        self.copies.after(unit, phase)
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """From the second micro-batch on, gradients are added to those held."""
-        return self.c.added_gradients(unit)
+        seconds, tensors = self.c.added_gradients(unit)
+        moved, cast = self.copies.back(unit)
+        cast_s = self.c.costs.memory_s(moved, kernels=cast) if cast else 0.0
+        return seconds + cast_s, tensors + cast
 
     def end_backward(self) -> None:
         """Nothing is in flight."""

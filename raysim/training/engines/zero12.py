@@ -18,9 +18,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.training.engines.context import NORM_BYTES, NORM_KERNELS, EngineContext
 from raysim.training.engines.offload import cpu_step
+from raysim.training.engines.weight_copies import WeightCopies, Wire
 from raysim.training.layers.sections import Gradient, Unit
 from raysim.training.program import D2H, Call
-from raysim.training.states.zero import Bucket, FlatGroup, pack, slices
+from raysim.training.states.zero import Buckets, FlatGroup, slices
 
 OVERFLOW_KERNELS = 13
 """Per gradient, of ``has_inf_or_nan``: its largest and its smallest value, ``isfinite`` of both by
@@ -48,7 +49,8 @@ class ZeroOneTwo:
         self.kept = False
         """Whether the gradients of the own slice are held."""
         self.boundary = False
-        self.bucket = Bucket(self.zero.reduce_bucket_size)
+        self.copies, self.wire = WeightCopies(context), Wire(context)
+        self.bucket = Buckets(self.zero.reduce_bucket_size, self.wire.width)
         self.buffers = 0
         self.in_flight: tuple[int, ...] = ()
         self.must_wait: tuple[int, ...] = ()
@@ -104,7 +106,7 @@ class ZeroOneTwo:
 
     def alike(self) -> Hashable:
         """Stage 1 in line does nothing between its micro-batches."""
-        if self.zero.stage == 2 or self.overlap or self.must_wait:
+        if self.zero.stage == 2 or self.overlap or self.must_wait or self.copies.on:
             return None
         return self.c.builder.backward_index == 0
 
@@ -116,14 +118,18 @@ class ZeroOneTwo:
         waits, self.must_wait = self.must_wait, ()
         if phase == "backward" and (self.zero.stage == 2 or self.c.builder.backward_index == 0):
             self.c.alloc_gradients(unit)
+        self.copies.before(unit, phase)
         return waits
 
     def after(self, unit: Unit, phase: str, op: int) -> None:
         """Feed the bucket in gradient-ready order, flushing it when the next one does not fit."""
+        self.copies.after(unit, phase)
         if phase != "backward" or not self.hooks:
             return
         self.c.builder.hook(self.c.costs.host.gradient_s * len(unit.gradients))
-        for gradient in reversed(unit.gradients):
+        # Autocast casts a product's bias before its weight, whose gradient thus comes first.
+        cast = bool(self.wire.narrow) and bool(unit.products)
+        for gradient in unit.gradients if cast else reversed(unit.gradients):
             for full in self.bucket.add(gradient):
                 self._flush(full, op)
             if self.bucket.gradients:
@@ -133,17 +139,16 @@ class ZeroOneTwo:
         """Copy into the flat buffer (stage 2), or add to held gradients (stage 1)."""
         c = self.c
         passes = int(self.hooks) + int(self.zero.stage == 1 and c.builder.backward_index > 0)
-        if not passes or not unit.gradients:
+        cast_bytes, cast = self.copies.back(unit)
+        tensors = len(unit.gradients) * passes + cast
+        if not tensors:
             return 0.0, 0
-        tensors = len(unit.gradients) * passes
-        return c.costs.memory_s(
-            2.5 * unit.numel * c.weight_bytes * passes, kernels=tensors
-        ), tensors
+        moved = cast_bytes + 2.5 * unit.numel * c.weight_bytes * passes
+        return c.costs.memory_s(moved, kernels=tensors), tensors
 
     def end_backward(self) -> None:
         """Reduce the remainder; with overlap the host then waits for the device."""
-        if self.bucket.gradients:
-            self._flush(self.bucket.drain(), len(self.c.builder.program.ops) - 1)
+        self._flush_rest()
         if self.overlap and self.in_flight:
             self.c.builder.sync("synchronize", self.in_flight)
             self.in_flight = ()
@@ -156,10 +161,16 @@ class ZeroOneTwo:
         if self.zero.stage != 1 or self.overlap:
             return
         self._take_buffers()
-        for bucket in pack(self.c.built, self.zero.reduce_bucket_size):
-            self._flush(bucket, len(self.c.builder.program.ops) - 1)
+        for gradient in self.c.built:
+            for full in self.bucket.add(gradient):
+                self._flush(full, len(self.c.builder.program.ops) - 1)
+        self._flush_rest()
         self._give_buffers()
         self._keep_own()
+
+    def _flush_rest(self) -> None:
+        for bucket in self.bucket.drain():
+            self._flush(bucket, len(self.c.builder.program.ops) - 1)
 
     def _keep_own(self) -> None:
         """Stage 1 lets go of what other ranks own once everything is reduced."""
@@ -170,8 +181,8 @@ class ZeroOneTwo:
         """Flat buffers are allocated at the configured size even if the model is smaller."""
         if not self.buffers and self.zero.contiguous_gradients:
             size = self.zero.reduce_bucket_size * self.c.comm_bytes
-            self.buffers = size * (2 if self.overlap else 1)
-            buffers = (size,) * (2 if self.overlap else 1)
+            buffers = [size] * (len(self.wire.widths) * (2 if self.overlap else 1))
+            self.buffers = sum(buffers)
             self.c.builder.alloc("bucket", self.buffers, "reduce buckets", tensors=buffers)
 
     def _give_buffers(self) -> None:
@@ -190,7 +201,7 @@ class ZeroOneTwo:
 
         ``allreduce_and_scatter`` sends whenever the slices at hand are more than a bucket.
         """
-        held, capacity = 0, self.bucket.capacity
+        held, capacity = 0, self.zero.reduce_bucket_size
         if len(bucket) == 1 and bucket[0].numel > capacity:
             start = self.offsets[bucket[0].name]
             for piece in slices(start, start + bucket[0].numel, self.group_of[bucket[0].name].own):
@@ -222,10 +233,10 @@ class ZeroOneTwo:
 
     def _reductions(self, bucket: list[Gradient]) -> Iterator[tuple[Call, int]]:
         """Each call of a bucket, and bytes of the copy that it sends; 0: of the bucket itself."""
-        width = self.c.comm_bytes
         for group, part in self._parts(bucket):
             if group.ranks == 1:
                 continue
+            width = self.wire.width(part[0])
             if self.zero.use_multi_rank_bucket_allreduce:
                 for piece in self._pieces(part):
                     yield Call("all_reduce", group.group, piece * width), 0
@@ -238,7 +249,8 @@ class ZeroOneTwo:
         """One all-reduce of the whole bucket, then copies of the own slices."""
         c, b = self.c, self.c.builder
         numel = sum(g.numel for g in bucket)
-        wire = numel * c.comm_bytes
+        width = self.wire.width(bucket[0])
+        wire = numel * width
         calls = list(self._reductions(bucket))
         together = self.zero.use_multi_rank_bucket_allreduce
         copied = wire if len(bucket) > 1 else 0
@@ -254,7 +266,7 @@ class ZeroOneTwo:
             waits = (c.beside(f"{_SAID[call.op]} gradients", call, waits),)
         # Flattened into one tensor, divided by the ranks, and what is this rank's copied out.
         flattened = copied if together else sum(size for _, size in calls)
-        moved = 2.0 * (flattened + wire + own * c.comm_bytes)
+        moved = 2.0 * (flattened + wire + own * width)
         done = c.aside("copy own slices", moved, "reduce", waits)
         if self.offload:
             done = self._to_host(own, done)

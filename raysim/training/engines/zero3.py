@@ -25,11 +25,12 @@ from raysim.training.engines.offload import GradientsToHost, step_sub_groups
 from raysim.training.engines.quantized import QuantizedReduction
 from raysim.training.engines.superoffload import AdamProcess
 from raysim.training.engines.swapper import Disk, OptimizerSwapper, ParameterSwapper
+from raysim.training.engines.weight_copies import Wire
 from raysim.training.layers.sections import Gradient, Unit, weights_of
 from raysim.training.program import D2H, Call
 from raysim.training.states.quantization import weight_groups
 from raysim.training.states.swapping import SubGroup, place
-from raysim.training.states.zero import Bucket, shard_numel
+from raysim.training.states.zero import Buckets, shard_numel
 
 MAX_ONGOING = 2
 """Outstanding fetch events, and outstanding reduce events (hard-coded in DeepSpeed)."""
@@ -90,7 +91,8 @@ class ZeroThree:
         self.boundary = False
         self.fetch_events: deque[int] = deque()
         self.reduce_events: deque[int] = deque()
-        self.bucket = Bucket(self.zero.reduce_bucket_size)
+        self.wire = Wire(context)
+        self.bucket = Buckets(self.zero.reduce_bucket_size, self.wire.width)
         self.filled = -1
         """Operation after which the bucket's last gradient was there: its stream waits for that."""
         self.must_wait: tuple[int, ...] = ()
@@ -144,7 +146,8 @@ class ZeroThree:
                 b.alloc("gradient", sum(masters), "master gradients", tensors=masters)
         self.gathers.hold_second(p.name for p in self.parameters)
         if self.zero.contiguous_gradients:
-            b.alloc("bucket", self.zero.reduce_bucket_size * c.comm_bytes, "reduce bucket")
+            for width in self.wire.widths:
+                b.alloc("bucket", self.zero.reduce_bucket_size * width, "reduce bucket")
 
     def begin_forward(self) -> None:
         """The trace starts over with every forward."""
@@ -216,7 +219,7 @@ class ZeroThree:
             self.fetch_events.clear()
         self._prefetch(fetch.prefetch)
         if phase == "backward":
-            self.c.alloc_gradients(unit)
+            self._alloc_gradients(unit)
         return waits
 
     def _all_gather(self, parameters: Sequence[Gradient], what: str) -> None:
@@ -237,8 +240,19 @@ class ZeroThree:
             for full in self.bucket.add(gradient):
                 self._reduce(full, op if self.c.plan.separate_gathers else self.filled)
             self.filled = op
-            if gradient.numel <= self.bucket.capacity:
-                self.c.builder.free("gradient", gradient.numel * self.c.weight_bytes, gradient.name)
+            if gradient.numel <= self.zero.reduce_bucket_size:
+                self.c.builder.free("gradient", self._gradient_bytes(gradient), gradient.name)
+
+    def _gradient_bytes(self, gradient: Gradient) -> int:
+        """Of the type in which its weight was gathered."""
+        return gradient.numel * self.gathers.width(gradient)
+
+    def _alloc_gradients(self, unit: Unit) -> None:
+        if not self.wire.narrow:
+            self.c.alloc_gradients(unit)
+            return
+        tensors = [self._gradient_bytes(g) for g in reversed(unit.gradients)]
+        self.c.builder.alloc("gradient", sum(tensors), unit.name, tensors=tensors)
 
     def _ready_order(self, unit: Unit) -> Sequence[Gradient]:
         """Autograd's order: bias before weight, but for the memory-efficient linear's."""
@@ -250,7 +264,7 @@ class ZeroThree:
         tensors = len(unit.gradients)
         if not tensors:
             return 0.0, 0
-        moved = 2.0 * unit.numel * self.c.weight_bytes
+        moved = 2.0 * sum(map(self._gradient_bytes, unit.gradients))
         return self.c.costs.memory_s(moved, kernels=tensors), tensors
 
     def _reduce(self, bucket: list[Gradient], ready: int) -> None:
@@ -258,26 +272,26 @@ class ZeroThree:
         c, b = self.c, self.c.builder
         if len(self.reduce_events) > MAX_ONGOING:
             b.sync("limit outstanding reductions", (self.reduce_events.popleft(),))
-        own = sum(shard_numel(g.numel, self.n) for g in bucket)
+        own, width = sum(shard_numel(g.numel, self.n) for g in bucket), self.wire.width(bucket[0])
         if self.quantized.on:
             wire, done = 0, self.quantized.reduce(bucket, self._stream, ready)
         else:
-            wire = own * self.n * c.comm_bytes
+            wire = own * self.n * width
             done = self._scatter(bucket, wire, ready)
         if self.offload:
             done = self.to_host.accumulate(bucket, done, own, boundary=self.boundary)
         else:
-            moved = own * (c.comm_bytes + 2.0 * self.accum_bytes)
+            moved = own * (width + 2.0 * self.accum_bytes)
             done = c.aside("accumulate shard", moved, self._stream, (done,), launches=len(bucket))
         if wire:
             b.free(
-                "communication", wire + own * c.comm_bytes, "reduce-scatter buffers",
+                "communication", wire + own * width, "reduce-scatter buffers",
                 used_on=self._stream,
             )  # fmt: skip
         if self.boundary and self.n < c.ranks:
             done = self._sum_replicas(own, len(bucket), done)
         if len(bucket) == 1 and bucket[0].numel > self.zero.reduce_bucket_size:
-            b.free("gradient", bucket[0].numel * c.weight_bytes, bucket[0].name)
+            b.free("gradient", self._gradient_bytes(bucket[0]), bucket[0].name)
         self.reduce_events.append(done)
         if not self.zero.overlaps:
             self.must_wait = (done,)
@@ -319,8 +333,8 @@ class ZeroThree:
 
     def end_backward(self) -> None:
         """Reduce the remainder, then wait for the reduction stream."""
-        if self.bucket.gradients:
-            self._reduce(self.bucket.drain(), self.filled)
+        for bucket in self.bucket.drain():
+            self._reduce(bucket, self.filled)
         if self.reduce_events:
             self.c.builder.sync("synchronize reductions", (self.reduce_events[-1],))
         self.reduce_events.clear()

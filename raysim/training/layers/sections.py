@@ -175,6 +175,11 @@ class Unit:
         return tuple(use.numel for use in self._read(exact=False))
 
     @property
+    def products(self) -> frozenset[str]:
+        """Names of the parameters that products read, likewise."""
+        return frozenset(use.name for use in self._read(exact=False))
+
+    @property
     def cast(self) -> tuple[Gradient, ...]:
         """``gradients`` but for those of parameters that autocast leaves in fp32."""
         exact = {use.name for use in self._read(exact=True)}

@@ -18,7 +18,7 @@ from raysim.training.allocator.caching import Allocator
 from raysim.training.allocator.config import AllocatorConfig
 from raysim.training.executor import Timeline
 from raysim.training.memory.replay import Failure, Replay, Trace, replay, resolve
-from raysim.training.program import Program
+from raysim.training.program import PROCESS, Program
 from raysim.units import GIB, MIB
 
 NCCL_FIRST_BYTES = GIB // 2
@@ -143,7 +143,8 @@ def fixed_bytes(gpu: GpuSpec, communicators: int) -> int:
 
 def outside_bytes(program: Program, gpu: GpuSpec) -> int:
     """What the process of a program holds outside torch's allocator."""
-    return fixed_bytes(gpu, len({op.call.group for op in program.ops if op.call is not None}))
+    groups = {op.call.group for op in program.ops if op.call is not None}
+    return fixed_bytes(gpu, len(groups - {PROCESS}))
 
 
 def workspaces(program: Program, gpu: GpuSpec) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 A rank may hold several stages ("model chunks", "virtual stages"). ``loop`` deals them out round
 after round (Megatron's interleaving), ``v`` goes up the ranks and down again (ZB-V, DualPipeV),
 ``both`` runs two copies of the model through the ranks in opposite directions (DualPipe): stages
-``ranks`` and up are then the second copy.
+``ranks`` and up are then the second copy. ``placed`` says it stage by stage.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ class Layout:
     chunks: int = 1
     """Stages per rank."""
     shape: Shape = "loop"
+    placed: tuple[int, ...] = ()
+    """The rank of each stage, of which each may have another number; (): by ``shape``."""
 
     @property
     def stages(self) -> int:
         """Stages on all ranks, those of a second copy of the model included."""
-        return self.ranks * self.chunks
+        return len(self.placed) or self.ranks * self.chunks
 
     @property
     def depth(self) -> int:
@@ -39,11 +41,15 @@ class Layout:
 
     def rank_of(self, stage: int) -> int:
         """The rank that holds ``stage``."""
+        if self.placed:
+            return self.placed[stage]
         turn, place = divmod(stage, self.ranks)
         return self._turned(turn, place)
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Stages of a rank, by chunk."""
+        if self.placed:
+            return tuple(stage for stage, home in enumerate(self.placed) if home == rank)
         return tuple(turn * self.ranks + self._turned(turn, rank) for turn in range(self.chunks))
 
     def _turned(self, turn: int, place: int) -> int:

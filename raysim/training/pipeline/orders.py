@@ -244,6 +244,15 @@ def dualpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     ]
 
 
+def in_turn(chunks: int, micro_batches: int) -> list[Action]:
+    """Each micro-batch forward and back before the next begins, as one process calls them."""
+    order = list[Action]()
+    for m in range(micro_batches):
+        order += (Action(F, chunk, m) for chunk in range(chunks))
+        order += (Action(B, chunk, m) for chunk in reversed(range(chunks)))
+    return order
+
+
 def evaluation(chunks: int, batches: int, ranks: int, *, both: bool) -> Iterator[Action]:
     """Forward passes only: rounds of batches through each chunk, or each in its direction."""
     if both:

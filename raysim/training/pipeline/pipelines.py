@@ -3,7 +3,9 @@
 Exchange between ranks is ``blocking`` (DeepSpeed: on the compute stream, a late neighbour stalls
 both), ``batched`` (Megatron without overlap: several sends and receives side by side, then
 everything waits for all of them) or ``asynchronous`` (a receive is posted one pass ahead and only
-the pass that needs it waits; torch.distributed.pipelining, Megatron's ``overlap_p2p_comm``).
+the pass that needs it waits; torch.distributed.pipelining, Megatron's ``overlap_p2p_comm``). Within
+one process that has spread its model over several GPUs, ``in_turn``, a copy is asked for when the
+pass is that needs it, and waits for what is before it on both GPUs' streams.
 
 Simplification: asynchronous exchange is also that of warm-up and drain, where Megatron batches
 unless ``overlap_p2p_comm_warmup_flush`` is set.
@@ -29,7 +31,7 @@ from raysim.training.pipeline.schedule import (
 )
 from raysim.training.pipeline.unsharding import Moves, moves
 from raysim.training.pipeline.v_orders import BLOCKS, v_orders
-from raysim.training.settings.deepspeed import PipelineSettings, ScheduleName
+from raysim.training.settings.deepspeed import InTurn, PipelineSettings, ScheduleName
 
 Exchange = Literal["blocking", "batched", "asynchronous"]
 Steps = Iterator[list[Instruction]]
@@ -70,6 +72,14 @@ KINDS: dict[ScheduleName, Kind] = {
     "dualpipe": Kind(runs="DualPipe", shape="both", chunks=2, edge=4),
 }
 
+IN_TURN = Kind(runs="one process, whose model lies on several GPUs", chunks=None)
+"""No scenario asks for it."""
+
+
+def kind_of(schedule: ScheduleName | InTurn) -> Kind:
+    """What holds for a schedule."""
+    return IN_TURN if schedule == "in_turn" else KINDS[schedule]
+
 
 class Misfit(NamedTuple):
     """A setting that the schedule does not take."""
@@ -83,7 +93,7 @@ class Misfit(NamedTuple):
 class Pipeline:
     """One schedule on so many ranks."""
 
-    schedule: ScheduleName
+    schedule: ScheduleName | InTurn
     layout: Layout
     group: int
     """Micro-batches that pass a chunk before the next chunk."""
@@ -92,14 +102,14 @@ class Pipeline:
     @classmethod
     def of(cls, settings: PipelineSettings, ranks: int, micro_batches: int) -> Pipeline:
         """As the settings ask for it."""
-        kind = KINDS[settings.schedule]
+        kind = kind_of(settings.schedule)
         chunks = kind.chunks or settings.virtual_stages or 1
         exchange = kind.exchange
         if settings.schedule == "interleaved" and not settings.overlap_p2p_comm:
             exchange = "batched"
         return cls(
             schedule=settings.schedule,
-            layout=Layout(ranks=ranks, chunks=chunks, shape=kind.shape),
+            layout=Layout(ranks=ranks, chunks=chunks, shape=kind.shape, placed=settings.homes),
             group=settings.microbatch_group_size_per_vp_stage
             or _group(settings.schedule, ranks, micro_batches),
             exchange=exchange,
@@ -108,7 +118,7 @@ class Pipeline:
     @property
     def kind(self) -> Kind:
         """What holds on any number of ranks."""
-        return KINDS[self.schedule]
+        return kind_of(self.schedule)
 
     def micro_batches_of(self, micro_batches: int) -> int:
         """How many of a step's pass each of a rank's chunks."""
@@ -135,6 +145,8 @@ class Pipeline:
     def order(self, rank: int, micro_batches: int) -> list[Action]:
         """Passes of a rank under a schedule that is made of them."""
         ranks, chunks = self.layout.ranks, self.layout.chunks
+        if self.schedule == "in_turn":
+            return orders.in_turn(len(self.layout.stages_of(rank)), micro_batches)
         if self.schedule == "looped_bfs":
             return orders.breadth_first(chunks, micro_batches)
         if self.schedule == "zb_h1":
@@ -176,8 +188,9 @@ class Pipeline:
         """Forward passes without gradients."""
         if self.schedule == "1f1b":
             return inference_schedule(rank, self.layout.ranks, batches)
-        both = self.layout.shape == "both"
-        order = orders.evaluation(self.layout.chunks, batches, self.layout.ranks, both=both)
+        both, chunks = self.layout.shape == "both", len(self.layout.stages_of(rank))
+        group = 1 if self.schedule == "in_turn" else self.layout.ranks
+        order = orders.evaluation(chunks, batches, group, both=both)
         return exchanged(list(order), rank, self.layout)
 
     # Once it is full, a pipeline repeats itself every ``period`` micro-batches.
@@ -185,7 +198,7 @@ class Pipeline:
     @property
     def lowered(self) -> bool:
         """Whether torch has its weights come, go and be reduced as actions among the passes."""
-        return self.exchange == "asynchronous" and self.schedule != "gpipe"
+        return self.exchange == "asynchronous" and self.schedule not in ("gpipe", "in_turn")
 
     @property
     def plain(self) -> bool:
@@ -221,9 +234,11 @@ class Pipeline:
     def enough(self, micro_batches: int) -> int:
         """Micro-batches that show filling, a steady stretch and draining; or all there are.
 
-        GPipe and looped BFS are never steady: all forwards come before the first backward.
+        GPipe and looped BFS are never steady: all forwards come before the first backward. In turn,
+        ranks may differ in how many passes they have of each.
         """
-        if self.schedule in ("gpipe", "looped_bfs"):
+        uneven = bool(self.layout.placed) and self.layout.stages > self.layout.ranks
+        if self.schedule in ("gpipe", "looped_bfs") or uneven:
             return micro_batches
         if self.plain:
             return min(micro_batches, max(FEWEST, 4 * self.layout.ranks))
@@ -244,7 +259,7 @@ class Pipeline:
         return begin * self.passes, (begin + whole) * self.passes
 
 
-def _group(schedule: ScheduleName, ranks: int, micro_batches: int) -> int:
+def _group(schedule: ScheduleName | InTurn, ranks: int, micro_batches: int) -> int:
     """Megatron's default is one round of the ranks; torch fits rounds of its own to the batch."""
     if schedule == "zb_h1":
         return max(1, micro_batches // max(1, micro_batches // ranks))
@@ -253,7 +268,7 @@ def _group(schedule: ScheduleName, ranks: int, micro_batches: int) -> int:
 
 def misfits(settings: PipelineSettings, ranks: int, micro_batches: int) -> Iterator[Misfit]:
     """What the schedule does not take, with what it would."""
-    name, kind = settings.schedule, KINDS[settings.schedule]
+    name, kind = settings.schedule, kind_of(settings.schedule)
     said, group = settings.virtual_stages, settings.microbatch_group_size_per_vp_stage
     if kind.chunks is not None and said not in (None, kind.chunks):
         yield Misfit("virtual_stages", f"{name} has {kind.chunks} per rank, not {said}")
@@ -270,7 +285,7 @@ def misfits(settings: PipelineSettings, ranks: int, micro_batches: int) -> Itera
 
 
 def _count_problem(
-    name: ScheduleName, ranks: int, micro_batches: int, group: int, chunks: int
+    name: ScheduleName | InTurn, ranks: int, micro_batches: int, group: int, chunks: int
 ) -> str | None:
     """Why a step of so many micro-batches cannot be scheduled."""
     rest = micro_batches % group
@@ -313,6 +328,8 @@ def exchanged(order: Sequence[Action], rank: int, layout: Layout) -> Steps:
     for place, run in enumerate(runs):
         todo: list[Instruction] = []
         ahead = runs[place + 1 : place + 2] if place else runs[:2]
+        if layout.placed:
+            ahead = [run]
         for actions in ahead:
             todo += (i for action in actions for i in _received(action, rank, layout))
         todo += (Instruction(Do.AWAIT_GRAD, a.micro_batch, a.chunk) for a in run[1:])
@@ -322,9 +339,13 @@ def exchanged(order: Sequence[Action], rank: int, layout: Layout) -> Steps:
 
 
 def _passed(action: Action, rank: int, layout: Layout) -> Iterator[Instruction]:
-    """The pass; the model's first and last stages load its data before the forward."""
+    """The pass; the model's first and last stages load its data before the forward.
+
+    One process loads all of it at once.
+    """
     stage = layout.stages_of(rank)[action.chunk]
-    if action.do == Do.FORWARD_PASS and None in (layout.before(stage), layout.after(stage)):
+    ends = {layout.before(stage)} if layout.placed else {layout.before(stage), layout.after(stage)}
+    if action.do == Do.FORWARD_PASS and None in ends:
         yield Instruction(Do.LOAD_MICRO_BATCH, action.micro_batch, action.chunk)
     yield Instruction(action.do, action.micro_batch, action.chunk)
 

@@ -33,6 +33,8 @@ ScheduleName = Literal[
     "dualpipe",
 ]
 """DeepSpeed's own is 1f1b; the others are of Megatron-LM, torch and DualPipe (``pipelines``)."""
+InTurn = Literal["in_turn"]
+"""One process that has spread a model over its GPUs: one works at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,13 +159,15 @@ class PipelineSettings:
     activation_checkpoint_interval: int = 0
     pipe_partitioned: bool = True
     grad_partitioned: bool = True
-    schedule: ScheduleName = "1f1b"
+    schedule: ScheduleName | InTurn = "1f1b"
     virtual_stages: int | None = None
     """Stages ("model chunks") per rank; None: the schedule's own number, or one."""
     layers_per_stage: tuple[int, ...] = ()
     """Blocks of each stage in the model's order; (): by ``partition_method``."""
     first_layers: tuple[int, ...] = ()
     """Where each stage begins in the model's layers, of a script that made them; (): as above."""
+    homes: tuple[int, ...] = ()
+    """Of ``in_turn``: the rank of each stage, as often as the model comes by."""
     num_layers_in_first_pipeline_stage: int | None = None
     """Blocks of the first rank; this and what follows by Megatron-LM's names."""
     num_layers_in_last_pipeline_stage: int | None = None
@@ -199,6 +203,8 @@ class DeepSpeedConfig:
     optimizer: Optimizer | None = None
     """None: the script passes its own."""
     gradient_clipping: float = 1.0
+    torch_autocast: Precision | None = None
+    """The engine enters ``torch.autocast`` of that type; None: it does not."""
     communication_data_type: Precision | None = None
     """None: fp32 without mixed precision, else the model's dtype."""
     grad_accum_dtype: Precision | None = None

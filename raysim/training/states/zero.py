@@ -7,7 +7,7 @@ pads every parameter to a multiple of N). Pure functions; the order of events is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -173,6 +173,30 @@ class Bucket:
         """What it holds; it is empty afterwards."""
         full, self.gradients, self._held = self.gradients, [], 0
         return full
+
+
+class Buckets:
+    """One for each type in which gradients travel, by the bytes of an element."""
+
+    def __init__(self, capacity: int, width: Callable[[Gradient], int]) -> None:
+        self._capacity, self._width = capacity, width
+        self._of: dict[int, Bucket] = {}
+
+    def add(self, gradient: Gradient) -> Iterator[list[Gradient]]:
+        """As a bucket of its type does."""
+        bucket = self._of.setdefault(self._width(gradient), Bucket(self._capacity))
+        yield from bucket.add(gradient)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether there are any."""
+        return any(bucket.gradients for bucket in self._of.values())
+
+    def drain(self) -> Iterator[list[Gradient]]:
+        """What each holds, the narrowest type first (``sort_dtypes``)."""
+        for _, bucket in sorted(self._of.items()):
+            if bucket.gradients:
+                yield bucket.drain()
 
 
 def sub_groups(shards: Iterable[Gradient], size: int) -> list[list[Gradient]]:
