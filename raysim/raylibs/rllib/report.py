@@ -28,7 +28,7 @@ def report_of(config: AlgorithmConfig, result: TrainingResult, *, ok: bool) -> L
         kind="rl",
         ok=ok,
         text=f"{config.algorithm}: {steps:,} env steps in "
-        f"{len(result.iterations):,} iterations, {rate_per_s:,.0f} steps/s.",
+        f"{len(result.iterations):,} iterations, {float(f'{rate_per_s:.3g}'):,.0f} steps/s.",
         metrics={
             "env_steps_per_s": rate_per_s,
             "seconds_to_finish": result.took_s,
