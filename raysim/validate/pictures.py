@@ -1,9 +1,10 @@
-"""Published rates of training picture models, beside raysim's run of a script that does the same.
+"""Published rates of picture models that train or answer, beside scripts that do the same here.
 
-``validation/data/published/pictures.json``: timm's training table of one RTX 3090, Lambda's
-ResNet-50 on one and several GPUs of eleven kinds, NVIDIA's DeepLearningExamples on A100 and V100.
-``workloads/training/pictures/classify.py`` makes each model (timm's, of today), its batch, format
-and precision, and really runs, on virtual time. Needs torch and timm.
+``validation/data/published/pictures.json``: timm's training table of one RTX 3090, its inference
+tables of an RTX 3090, 4090 and 5090, Lambda's ResNet-50 on one and several GPUs of eleven kinds,
+NVIDIA's DeepLearningExamples on A100 and V100. ``workloads/training/pictures/{classify,answer}.py``
+make each model (timm's, of today), its batch, format and precision, and really run, on virtual
+time. Needs torch and timm.
 
 Three rows of the RTX 3090, marked calibration, fixed how far gaming cards exceed their datasheet
 (``perf/borrowed.py``); no other row fixed anything.
@@ -56,17 +57,26 @@ def _points(row: Mapping[str, Any], scripts: Path) -> Iterator[Point]:
     name = row["id"]
     yield Point(
         family=_family(row), name=name, role=row.get("role", "validation"), unit="images/s",
-        measured=row["images_per_s"],
-        predicted=row["batch"] * row["gpus"] / said["step_seconds"],
+        measured=row["images_per_s"], predicted=row["batch"] * row["gpus"] / _seconds(said),
     )  # fmt: skip
     yield memory_point(FAMILY, name, said["gpu_mem_peak_bytes"], gpu)
 
 
+def _seconds(said: Mapping[str, float]) -> float:
+    """Of a step, or of a forward, whose kernels wait for nothing."""
+    if "step_seconds" in said:
+        return said["step_seconds"]
+    return said["gpu_kernel_seconds"] / said["gpu_forwards"]
+
+
 def played(row: Mapping[str, Any], scripts: Path, gpu: GpuSpec) -> Mapping[str, float]:
     """What the script's report says on one node with such GPUs."""
-    words = ["classify.py", row["model"], f"--batch={row['batch']}", f"--size={row['size']}"]
-    words += [f"--precision={row['precision']}", f"--steps={STEPS}"]
+    words = [row["model"], f"--batch={row['batch']}", f"--size={row['size']}", f"--steps={STEPS}"]
     words += ["--channels-last"] * row["channels_last"]
+    if row["source"] == "answers":
+        words = ["answer.py", *words]
+    else:
+        words = ["classify.py", *words, f"--precision={row['precision']}"]
     start = ["python"] if row["gpus"] == 1 else ["torchrun", f"--nproc-per-node={row['gpus']}"]
     cluster = _machine(gpu, row["gpus"])
     return ran([*start, *words], scripts, cluster, TrainingConstants()).metrics
@@ -82,6 +92,8 @@ def _machine(gpu: GpuSpec, count: int) -> ClusterSpec:
 
 
 def _family(row: Mapping[str, Any]) -> str:
+    if row["source"] == "answers":
+        return f"{FAMILY}/answers_{row['gpu'].lower().replace('-', '')}"
     if row["source"] != "timm":
         return f"{FAMILY}/{row['source']}"
     return f"{FAMILY}/timm_{'last' if row['channels_last'] else 'first'}"
