@@ -369,6 +369,7 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
     pipeline, saved = p.data.get("pipeline", {}), p.data.get("checkpoint", {})
     wire = _wire(p)
     tensor_parallel = p.data.get("tensor_parallel", {}).get("autotp_size", 0)
+    timer = p.data.get("timers", {}).get("throughput", {})
     return DeepSpeedConfig(
         train_batch_size=triple.train,
         train_micro_batch_size_per_gpu=triple.micro,
@@ -388,9 +389,8 @@ def _typed(p: Parsed, triple: BatchTriple, optimizer: Optimizer | None) -> DeepS
         cpu_checkpointing=bool(recompute.get("cpu_checkpointing", False)),
         checkpoint_buffers=_checkpoint_buffers(recompute),
         separate_gathers=p.stage == 3 and p.script.release < COALESCES_FROM,
-        synchronize_checkpoint_boundary=bool(
-            recompute.get("synchronize_checkpoint_boundary", False)
-        ),
+        synchronize_checkpoint_boundary=bool(recompute.get("synchronize_checkpoint_boundary")),
+        throughput_timer=all(timer.get(key, True) for key in ("enabled", "synchronized")),
         checkpoint=CheckpointBlock(
             pipeline_stage=bool(saved.get("parallel_write", {}).get("pipeline_stage", False)),
             use_node_local_storage=bool(saved.get("use_node_local_storage", False)),

@@ -56,6 +56,7 @@ tensor_parallel.autotp_size
 fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis
 sequence_parallel_size data_parallel_size seq_parallel_communication_data_type
 wall_clock_breakdown torch_autocast.enabled torch_autocast.dtype
+timers.throughput.enabled timers.throughput.synchronized
 zero_optimization.offload_optimizer.super_offload
 zero_optimization.offload_optimizer.cpuadam_cores_perc
 """
@@ -77,7 +78,6 @@ activation_checkpointing.profile
 checkpoint.tag_validation pipeline.seed_layers pipeline.use_reentrant
 pipeline.stages pipeline.partition pipeline.activation_checkpoint_interval
 data_types.keep_in_fp32_modules autotuning managed_gradient_accumulation
-timers.throughput.enabled
 zero_optimization.allgather_bucket_size
 aio.single_submit aio.overlap_events
 """

@@ -167,6 +167,8 @@ class TrainingPlan:
     separate_gathers: bool = False
     """ZeRO-3 as DeepSpeed had it before 0.6: each parameter is gathered by itself, behind a
     synchronisation of the GPU, and the host waits for what a module needs."""
+    throughput_timer: bool = True
+    """DeepSpeed's ``timers.throughput``, enabled and synchronized: likewise."""
     wall_clock_breakdown: bool = False
     """DeepSpeed's timers: the host waits for the GPU behind every micro-batch."""
     tf32: Tf32 = Tf32()
@@ -294,5 +296,6 @@ def plan_fields(config: DeepSpeedConfig) -> dict[str, Any]:
         "bf16_master_weights_and_grads", "bf16_optimizer_states", "check_grad_overflow",
         "partition_activations", "cpu_checkpointing", "checkpoint_buffers",
         "synchronize_checkpoint_boundary", "separate_gathers", "wall_clock_breakdown",
+        "throughput_timer",
     )  # fmt: skip
     return {name: getattr(config, name) for name in names}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raysim.errors import ScenarioError
@@ -241,18 +243,20 @@ def test_synchronized_checkpoints_wait_at_both_ends_of_a_layer_in_both_direction
     assert "checkpoint boundary" not in of(synchronized=False)
 
 
-def test_timers_let_no_host_run_ahead_of_a_micro_batch() -> None:
-    """Under ``wall_clock_breakdown``; of pipelines they are read when steps are printed alone."""
+@pytest.mark.parametrize("timer", ["throughput_timer", "wall_clock_breakdown"])
+def test_timers_let_no_host_run_ahead_of_a_micro_batch(timer: str) -> None:
+    """Of pipelines they are read when steps are printed alone."""
     took_ns = {}
     for timed in (False, True):
-        asked = plan(llama(hidden=4096), stage=2, wall_clock_breakdown=timed)
+        told: dict[str, Any] = {"throughput_timer": False} | {timer: timed}
+        asked = plan(llama(hidden=4096), stage=2, **told)
         (program,) = programs(asked)
         names = [op.name for op in program.ops if op.kind == Kind.SYNC]
-        assert names.count("wall_clock_breakdown") == timed * asked.gradient_accumulation_steps
+        assert names.count("timers") == timed * asked.gradient_accumulation_steps
         took_ns[timed] = play(asked, cluster()).steady_step_ns
     assert took_ns[True] > took_ns[False]
     piped = plan(mesh=Mesh(pp=2), wall_clock_breakdown=True)
-    assert not [op for p in programs(piped) for op in p.ops if op.name == "wall_clock_breakdown"]
+    assert not [op for p in programs(piped) for op in p.ops if op.name == "timers"]
 
 
 def test_a_synchronisation_waits_for_every_stream_of_the_gpu_and_nothing_else() -> None:

@@ -343,12 +343,15 @@ class RankCompiler:
             self._read_timers()
 
     def _read_timers(self) -> None:
-        """``wall_clock_breakdown``: at the end of ``engine.step()`` the host waits for its events.
+        """At the end of ``engine.step()``, and where a forward begins, the host waits for the GPU.
 
-        Pipelines read theirs every ``steps_per_print`` steps alone.
+        So ``ThroughputTimer`` does unless it is told otherwise, and ``wall_clock_breakdown``.
+        Pipelines never stop the one, and read the others where steps are printed alone.
         """
-        if self.plan.wall_clock_breakdown and self.plan.mesh.pp == 1:
-            self.b.sync("wall_clock_breakdown", self.b.last_on(COMPUTE))
+        plan = self.plan
+        timed = plan.throughput_timer or plan.wall_clock_breakdown
+        if plan.engine == "deepspeed" and timed and plan.mesh.pp == 1:
+            self.b.synchronize("timers")
 
     def _whole_backwards(self) -> None:
         self._backwards(self.emit.backward)

@@ -222,6 +222,8 @@ class DeepSpeedConfig:
     separate_gathers: bool = False
     """Of releases before 0.6, under ZeRO-3."""
     checkpoint: CheckpointBlock = field(default_factory=CheckpointBlock)
+    throughput_timer: bool = True
+    """``timers.throughput``: ``enabled`` and ``synchronized``."""
     wall_clock_breakdown: bool = False
     """Of ``DeepSpeedEngine``; timers within MoE layers are not priced."""
     tensor_parallel: int = 1
