@@ -97,9 +97,6 @@ NAMES: dict[str, str] = {
         "monotonically_increasing_id", "random", "unnest", "MonotonicallyIncreasingIdExpr",
         "RandomExpr", "UnnestExpr",
     )},
-    **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
-        "ApproximateTopK",
-    )},
     **{f"ray.train.{name}": _TRAIN for name in (
         "CheckpointConsistencyMode", "ReportedCheckpoint",
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
 from raysim.rayapi.data import keys
-from raysim.rayapi.data.aggregate import (
-    Count,
-    Max,
-    Mean,
-    Min,
-    OfColumn,
-    Std,
-    Sum,
-    columns_of,
-    merged,
-)
+from raysim.rayapi.data.accumulators import OfColumn, by_arrow, columns_of, merged
+from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum
 from raysim.rayapi.data.columns import (
     Columns,
     column_of,
@@ -181,18 +172,19 @@ def _aggregation(
     if not aggs:
         raise ValueError("Aggregate requires at least one aggregation")
     key = SortKey.of(list(names))
+    together = keys.met if by_arrow(aggs) else keys.sort
 
     def accumulated(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
         SortKey.of([*names, *columns_of(aggs)]).check(list(whole))
-        partial = _accumulated(keys.sort(whole, key) if names else whole, key, aggs)
+        partial = _accumulated(together(whole, key) if names else whole, key, aggs)
         if not names:
             return [partial]
         return keys.parted(partial, keys.by_hash(partial, names, partitions), partitions)
 
     def finished(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
-        return [_merged(keys.sort(whole, key) if names else whole, key, aggs)] if whole else []
+        return [_merged(together(whole, key) if names else whole, key, aggs)] if whole else []
 
     return specs.AllToAll(
         kind="aggregate", partitions=partitions,
