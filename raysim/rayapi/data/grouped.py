@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
-from raysim.rayapi.data import keys
+from raysim.rayapi.data import categories, keys
 from raysim.rayapi.data.accumulators import OfColumn, by_arrow, columns_of, merged
 from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum
 from raysim.rayapi.data.columns import (
@@ -175,6 +175,8 @@ def _aggregation(
     together = keys.met if by_arrow(aggs) else keys.sort
 
     def accumulated(blocks: list[Columns]) -> list[Columns]:
+        for name in names:
+            categories.check_together([block[name] for block in blocks if name in block])
         whole = joined(blocks)
         SortKey.of([*names, *columns_of(aggs)]).check(list(whole))
         partial = _accumulated(together(whole, key) if names else whole, key, aggs)
@@ -187,7 +189,7 @@ def _aggregation(
         return [_merged(together(whole, key) if names else whole, key, aggs)] if whole else []
 
     return specs.AllToAll(
-        kind="aggregate", partitions=partitions,
+        kind="aggregate", partitions=partitions, drops_empty=bool(names),
         map_hook=Task(session=session, name="aggregate", work=accumulated),
         reduce_hook=Task(session=session, name="aggregate", work=finished),
     )  # fmt: skip

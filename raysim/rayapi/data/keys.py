@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from raysim.rayapi.clock import import_pandas, import_unpatched
+from raysim.rayapi.data import categories
 from raysim.rayapi.data.columns import (
     Array,
     Columns,
@@ -87,6 +88,8 @@ def sort(columns: Columns, key: SortKey) -> Columns:
     if not rows_of(columns):
         return columns
     key.check(list(columns))
+    for name in key.columns:
+        categories.check_sorted(columns[name])
     return dict(taken(columns, np.argsort(ranks(columns, key), kind="stable")))
 
 
@@ -135,7 +138,7 @@ def by_hash(columns: Columns, names: tuple[str, ...], partitions: int) -> Array:
     """
     pa = arrow("a hash of keys")
     try:
-        table = to_arrow({name: columns[name] for name in names})
+        table = to_arrow({name: columns[name].view(np.ndarray) for name in names})
         return (_hashes(table) % np.uint64(partitions)).astype(np.int64)
     except (pa.ArrowException, TypeError, ValueError):
         rows = zip(*(columns[name].tolist() for name in names), strict=True)

@@ -150,6 +150,8 @@ class AllToAll:
     samples: bool = True
     """Of a sort: boundaries are looked for; False where they are said."""
     reduce_hook: Hook | None = None
+    drops_empty: bool = False
+    """Of an aggregation: a partition without rows makes no block, and mostly no task."""
     map_cpus: float = 1.0
     reduce_cpus: float = 1.0
     fused: bool = False
