@@ -16,11 +16,13 @@ from raysim.rayapi.data.accumulators import OfColumn, by_arrow, columns_of, merg
 from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum
 from raysim.rayapi.data.columns import (
     Columns,
+    arrow,
     column_of,
     joined,
     objects_of,
     rows_of,
     sliced,
+    to_arrow,
     to_batch,
 )
 from raysim.rayapi.data.consuming import with_first
@@ -178,7 +180,8 @@ def _aggregation(
         for name in names:
             categories.check_together([block[name] for block in blocks if name in block])
         whole = joined(blocks)
-        SortKey.of([*names, *columns_of(aggs)]).check(list(whole))
+        SortKey.of(columns_of(aggs)).check(list(whole))
+        _check_keys(whole, key)
         partial = _accumulated(together(whole, key) if names else whole, key, aggs)
         if not names:
             return [partial]
@@ -193,6 +196,14 @@ def _aggregation(
         map_hook=Task(session=session, name="aggregate", work=accumulated),
         reduce_hook=Task(session=session, name="aggregate", work=finished),
     )  # fmt: skip
+
+
+def _check_keys(columns: Columns, key: SortKey) -> None:
+    """As Arrow's ``group_by`` looks for them."""
+    for name in key.columns if columns else ():
+        if name not in columns:
+            schema = to_arrow(sliced(columns, 0, 1)).schema.remove_metadata()
+            raise arrow("groups").ArrowInvalid(f"No match for FieldRef.Name({name}) in {schema}")
 
 
 def _accumulated(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Columns:
