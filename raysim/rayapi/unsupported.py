@@ -146,7 +146,12 @@ NAMES: dict[str, str] = {
         "build_dp_deployment", "build_dp_openai_app",
     )},
     "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
-    "ray.rllib": _RLLIB, "ray.air": "configs and report of ray.train or ray.tune", "ray.llm": _CORE,
+    "ray.rllib": _RLLIB,
+    **{f"ray.air.{name}": "configs and report of ray.train or ray.tune" for name in (
+        "AcquiredResources", "DataBatchType", "ResourceRequest", "constants", "data_batch_type",
+        "execution", "integrations", "result", "util",
+    )},
+    "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()",
