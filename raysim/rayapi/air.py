@@ -44,8 +44,8 @@ class ScalingConfig:
     @property
     def _each(self) -> dict[str, float]:
         said = self.resources_per_worker
-        found = {"CPU": 1.0} if said is None and not self.use_gpu else dict(said or {})
-        return found | ({"GPU": found.get("GPU", 1.0)} if self.use_gpu else {})
+        found: dict[str, float] = {"CPU": 1} if said is None and not self.use_gpu else dict(said or {})
+        return found | ({"GPU": found.get("GPU", 1)} if self.use_gpu else {})
 
     @property
     def num_cpus_per_worker(self) -> float:
@@ -62,7 +62,7 @@ class ScalingConfig:
         """Of the trainer and its workers."""
         total = dict(self.trainer_resources or {"CPU": 1})
         for name, amount in self._each.items():
-            total[name] = total.get(name, 0) + amount * (self.num_workers or 0)
+            total[name] = total.get(name, 0.0) + amount * (self.num_workers or 0)
         return total
 
     def as_placement_group_factory(self) -> PlacementGroupFactory:
