@@ -44,7 +44,9 @@ class ScalingConfig:
     @property
     def _each(self) -> dict[str, float]:
         said = self.resources_per_worker
-        found: dict[str, float] = {"CPU": 1} if said is None and not self.use_gpu else dict(said or {})
+        found: dict[str, float] = (
+            {"CPU": 1} if said is None and not self.use_gpu else dict(said or {})
+        )
         return found | ({"GPU": found.get("GPU", 1)} if self.use_gpu else {})
 
     @property
