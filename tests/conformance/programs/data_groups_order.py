@@ -19,7 +19,7 @@ def tells(what):
 
 ray.init()
 ray.data.DataContext.get_current().enable_progress_bars = False
-words = "zebra apple mango kiwi fig zebra fig apple lime".split()
+words = ["zebra", "apple", "mango", "kiwi", "fig", "zebra", "fig", "apple", "lime"]
 ds = ray.data.from_items([{"k": k, "v": i} for i, k in enumerate(words)], override_num_blocks=1)
 print([(r["k"], r["count()"]) for r in ds.groupby("k", num_partitions=1).count().take_all()])
 firsts = ds.groupby("k", num_partitions=1).map_groups(lambda g: {"k": g["k"][:1]}).take_all()
