@@ -92,7 +92,7 @@ def _unpickled(error: TaskError) -> Any:
         return pickle.loads(error.data)  # noqa: S301  (our own bytes)
     except Exception:  # noqa: BLE001  (user classes may fail in any way)
         return ray_exceptions.UnserializableException(
-            f"ray.exceptions.RayTaskError: {error.message}\n"
+            f"ray.exceptions.RayTaskError:\n{error.message}\n"
         )
 
 
