@@ -70,7 +70,7 @@ def trainer(
 
 
 def users(
-    body: Callable[[TrainContext], Script], *, workers: int = 2, **run: Any
+    body: Callable[[TrainContext], Script], *, workers: int = 2, gpu: bool = True, **run: Any
 ) -> TrainerSpec:  # fmt: skip
     """A user's own function, said as a script."""
 
@@ -81,7 +81,7 @@ def users(
 
     return TrainerSpec(
         function=TrainFunction(user=function),
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=True),
+        scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu),
         run_config=RunConfig(storage=STORE, **run),
     )
 

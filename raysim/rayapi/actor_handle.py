@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from raysim.rayapi import options as ray_options
 from raysim.rayapi import serialization
 from raysim.rayapi.calls import program_call, this_core, this_fiber
-from raysim.rayapi.failures import class_names, exception_of, raise_error
+from raysim.rayapi.exceptions import PendingCallsLimitExceeded
+from raysim.rayapi.failures import class_names
 from raysim.rayapi.fibers import HUB
 from raysim.rayapi.identifiers import ActorID
 from raysim.rayapi.objects import ObjectRef, ObjectRefGenerator
@@ -259,7 +260,12 @@ def call_method(
     number = handle._ray_actor_id.number
     refs = core.submit_actor_task(number, task_options, found, lead_ns=fiber.lead_ns, parent=parent)
     if isinstance(refs, TaskError):
-        raise_error(exception_of(refs, ""))
+        most = task_options.actor.max_pending_calls if task_options.actor else 0
+        raise PendingCallsLimitExceeded(
+            f"The task {name} could not be submitted to {handle!r} because more than {most} tasks "
+            "are queued on the actor. This limit can be adjusted with the `max_pending_calls` "
+            "actor option."
+        )
     if task_options.num_returns == "streaming":
         return ObjectRefGenerator(ObjectRef(refs[0], core))
     if len(refs) == 1:

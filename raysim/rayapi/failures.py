@@ -78,7 +78,7 @@ class _DeathContext(NamedTuple):
 
 def _actor_died(error: TaskError, _ref: str) -> BaseException:
     if error.data is not None:
-        cause = _unpickled(error.data)
+        cause = _unpickled(error)
         if isinstance(cause, RayTaskError):
             return ray_exceptions.ActorDiedError(cause)
     actor_id = hex_id("actor", error.actor_id)
@@ -87,23 +87,25 @@ def _actor_died(error: TaskError, _ref: str) -> BaseException:
     )
 
 
-def _unpickled(data: Any) -> Any:
+def _unpickled(error: TaskError) -> Any:
     try:
-        return pickle.loads(data)  # noqa: S301  (our own bytes)
+        return pickle.loads(error.data)  # noqa: S301  (our own bytes)
     except Exception:  # noqa: BLE001  (user classes may fail in any way)
-        return ray_exceptions.UnserializableException(traceback.format_exc())
+        return ray_exceptions.UnserializableException(
+            f"ray.exceptions.RayTaskError:\n{error.message}\n"
+        )
 
 
 def _own(error: TaskError, _ref: str) -> BaseException:
     if error.data is None:
         return RayTaskError(error.message or "task", error.message, RuntimeError(error.message))
-    found: BaseException = _unpickled(error.data)
+    found: BaseException = _unpickled(error)
     return found
 
 
 def _cancelled(error: TaskError, _ref: str) -> BaseException:
     if error.data is not None:
-        found: BaseException = _unpickled(error.data)
+        found: BaseException = _unpickled(error)
         return found
     return ray_exceptions.TaskCancelledError(None, error.message)
 

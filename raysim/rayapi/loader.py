@@ -162,7 +162,7 @@ def _raylet() -> ModuleType:
 
 def _libraries() -> dict[str, ModuleType]:
     """Names of Ray's libraries, and of what is built on Ray Core."""
-    from raysim.rayapi import api, autoscaler, dag, data, job_submission, serve, train, tune
+    from raysim.rayapi import air, api, autoscaler, dag, data, job_submission, serve, train, tune
     from raysim.rayapi.rllib.names import rllib_modules
     from raysim.rayapi.train import huggingface as train_hf
     from raysim.rayapi.train import lightning as train_pl
@@ -172,6 +172,7 @@ def _libraries() -> dict[str, ModuleType]:
 
     api.train, api.tune, train.torch, api.serve, api.dag = train, tune, train_torch, serve, dag
     return {
+        "ray.air": air, "ray.air.config": air, "ray.air.session": air.session,
         "ray.autoscaler": autoscaler, "ray.autoscaler.sdk": autoscaler,
         "ray.data": data, "ray.data.context": data.context, "ray.data.dataset": data,
         "ray.data.aggregate": data.aggregate, "ray.data.collate_fn": data.collate,

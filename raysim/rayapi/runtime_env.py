@@ -54,8 +54,23 @@ class RuntimeEnv(dict[str, Any]):
 RuntimeEnv.__module__ = "ray.runtime_env"
 
 
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "conda": ((str, dict), "runtime_env['conda'] must be of type str or dict, got {}."),
+    "uv": ((str, list, dict), "runtime_env['uv'] must be of type List[str], or dict, got {}"),
+    "pip": ((str, list, dict), "runtime_env['pip'] must be of type str or List[str], got {}"),
+    "excludes": ((list,), "runtime_env['excludes'] must be of type List[str], got {}"),
+    "py_modules": ((list,), "`py_modules` must be a list of strings, got {}."),
+    "working_dir": ((str,), "`working_dir` must be a string, got {}."),
+}
+"""``_private/runtime_env/validation.py``."""
+
+
 def validate(fields: dict[str, Any]) -> None:
     """Raise what Ray raises for a malformed environment."""
+    for name, (kinds, complaint) in _KINDS.items():
+        said = fields.get(name)
+        if said is not None and not isinstance(said, kinds):
+            raise TypeError(complaint.format(type(said)))
     env_vars = fields.get("env_vars")
     if env_vars is not None:
         if not isinstance(env_vars, dict):
@@ -90,9 +105,6 @@ def validate(fields: dict[str, Any]) -> None:
         raise ValueError(
             f"setup_timeout_seconds must be greater than zero or equals to -1, got: {timeout_s}"
         )
-    working_dir = fields.get("working_dir")
-    if working_dir is not None and not isinstance(working_dir, str):
-        raise TypeError(f"`working_dir` must be a string, got {type(working_dir)}.")
 
 
 class Uploaded(dict[str, Any]):

@@ -174,9 +174,10 @@ def depends_on_caller(options: dict[str, Any]) -> bool:
 
 def runtime_env(fiber: Fiber, given: Any) -> RuntimeEnv | None:
     """The environment of a task or actor: its own over its parent's."""
-    from raysim.rayapi.runtime_env import check_places, described
+    from raysim.rayapi.runtime_env import check_places, described, validate
 
     own = dict(given or {})
+    validate(own)
     check_places(given or {})
     whole = {**fiber.process.runtime_env, **own}
     env_vars = {**fiber.process.runtime_env.get("env_vars", {}), **own.get("env_vars", {})}

@@ -97,9 +97,6 @@ NAMES: dict[str, str] = {
         "monotonically_increasing_id", "random", "unnest", "MonotonicallyIncreasingIdExpr",
         "RandomExpr", "UnnestExpr",
     )},
-    **{f"ray.data.aggregate.{name}": "Count, Sum, Min, Max, Mean, Std, Quantile" for name in (
-        "ApproximateTopK",
-    )},
     **{f"ray.train.{name}": _TRAIN for name in (
         "CheckpointConsistencyMode", "ReportedCheckpoint",
         "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
@@ -149,7 +146,12 @@ NAMES: dict[str, str] = {
         "build_dp_deployment", "build_dp_openai_app",
     )},
     "ray.data.llm.SGLangEngineProcessorConfig": "vLLMEngineProcessorConfig",
-    "ray.rllib": _RLLIB, "ray.air": "configs and report of ray.train or ray.tune", "ray.llm": _CORE,
+    "ray.rllib": _RLLIB,
+    **{f"ray.air.{name}": "configs and report of ray.train or ray.tune" for name in (
+        "AcquiredResources", "DataBatchType", "ResourceRequest", "constants", "data_batch_type",
+        "execution", "integrations", "result", "util",
+    )},
+    "ray.llm": _CORE,
     "ray.cluster_utils": "a cluster file",
     "ray.experimental": _CORE, "ray.scripts": "raysim", "ray.core": _CORE, "ray.types": "",
     "ray.client_builder": "ray.init()",

@@ -3,139 +3,21 @@
 Real counterpart: ``ray/data/aggregate.py`` (2.60). Blocks are accumulated by the tasks that have
 them, accumulators merged by whoever gets those of a group.
 
-Not modelled: ``ApproximateTopK``, summaries, and the error of ``ApproximateQuantile``'s sketch.
+Not modelled: summaries.
 """
 
 from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.columns import Columns, missing, rows_of, to_arrow, to_rows
+from raysim.rayapi.data.accumulators import AggregateFn, AggregateFnV2, OfColumn
+from raysim.rayapi.data.columns import Columns, missing, rows_of
+from raysim.rayapi.data.sketches import ApproximateQuantile, ApproximateTopK
 from raysim.rayapi.unsupported import getattr_of
-
-
-class AggregateFn:
-    """``ray.data.aggregate.AggregateFn``."""
-
-    def __init__(
-        self,
-        init: Callable[[Any], Any],
-        merge: Callable[[Any, Any], Any],
-        name: str,
-        accumulate_row: Callable[[Any, dict[str, Any]], Any] | None = None,
-        accumulate_block: Callable[[Any, Any], Any] | None = None,
-        finalize: Callable[[Any], Any] | None = None,
-    ) -> None:
-        if (accumulate_row is None) == (accumulate_block is None):
-            raise ValueError("Exactly one of accumulate_row or accumulate_block must be provided.")
-        if not isinstance(name, str):
-            raise TypeError("`name` must be provided.")
-        self.name = name
-        self.init = init
-        self.merge = merge
-        self.accumulate_row = accumulate_row
-        self.accumulate_block = accumulate_block
-        self.finalize: Callable[[Any], Any] = finalize or (lambda a: a)
-
-    def of_rows(self, key: Any, group: Columns) -> Any:
-        """The accumulator of some rows of a group."""
-        found = self.init(key)
-        if self.accumulate_block is not None:
-            return self.accumulate_block(found, to_arrow(group))
-        assert self.accumulate_row is not None, "one of the two is there"
-        for row in to_rows(group):
-            found = self.accumulate_row(found, row)
-        return found
-
-
-class AggregateFnV2:
-    """``ray.data.aggregate.AggregateFnV2``: of one column, by ``aggregate_block`` and ``combine``.
-
-    A program's own gets a ``pyarrow.Table`` of the rows.
-    """
-
-    def __init__(
-        self, name: str, zero_factory: Callable[[], Any], *, on: str | None, ignore_nulls: bool
-    ) -> None:
-        if not name:
-            raise ValueError(f"Non-empty string has to be provided as name (got {name})")
-        self.name = name
-        self._zero_factory = zero_factory
-        self._target_col_name = on
-        self._ignore_nulls = ignore_nulls
-
-    def get_target_column(self) -> str | None:
-        """The column it is of."""
-        return self._target_col_name
-
-    def aggregate_block(self, block: Any) -> Any:
-        """A partial result."""
-        raise NotImplementedError(f"{type(self).__name__}.aggregate_block")
-
-    def combine(self, current_accumulator: Any, new: Any) -> Any:
-        """Of two partial results."""
-        raise NotImplementedError(f"{type(self).__name__}.combine")
-
-    def finalize(self, accumulator: Any) -> Any:
-        """What is told."""
-        return accumulator
-
-    def of_rows(self, key: Any, group: Columns) -> Any:
-        """The accumulator of some rows of a group."""
-        del key
-        return self.aggregate_block(to_arrow(group))
-
-
-class OfColumn:
-    """One of Ray's own: a function of the values, one of two results, one of the end."""
-
-    def __init__(
-        self, name: str, on: str | None, ignore_nulls: bool, alias_name: str | None
-    ) -> None:  # fmt: skip
-        self.name = alias_name or f"{name}({on if on is not None else ''})"
-        self.on = on
-        self.ignore_nulls = ignore_nulls
-
-    def get_target_column(self) -> str | None:
-        """The column it is of."""
-        return self.on
-
-    def of_rows(self, key: Any, group: Columns) -> Any:
-        """The accumulator of some rows of a group; None: there is nothing to be said of them."""
-        del key
-        assert self.on is not None, "checked before it is run"
-        column = group[self.on]
-        gone = missing(column)
-        if gone.any():
-            if not self.ignore_nulls:
-                return None
-            column = column[~gone]
-        if column.dtype == object:
-            column = np.asarray(column.tolist())
-        return self.of_values(column) if len(column) else None
-
-    def of_values(self, values: Any) -> Any:
-        """Of values that are all there."""
-        raise NotImplementedError
-
-    def merge(self, one: Any, other: Any) -> Any:
-        """Of two accumulators."""
-        if one is None or other is None:
-            return (one if other is None else other) if self.ignore_nulls else None
-        return self.both(one, other)
-
-    def both(self, one: Any, other: Any) -> Any:
-        """Of two that say something."""
-        raise NotImplementedError
-
-    def finalize(self, found: Any) -> Any:
-        """What is told."""
-        return found
 
 
 def _plain(total: Any) -> Any:
@@ -145,6 +27,8 @@ def _plain(total: Any) -> Any:
 
 class Sum(OfColumn):
     """``Sum``."""
+
+    in_arrow = "reduction"
 
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None
@@ -162,6 +46,8 @@ class Sum(OfColumn):
 
 class Min(OfColumn):
     """``Min``."""
+
+    in_arrow = "reduction"
 
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None,
@@ -181,6 +67,8 @@ class Min(OfColumn):
 
 class Max(OfColumn):
     """``Max``."""
+
+    in_arrow = "reduction"
 
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None,
@@ -219,6 +107,8 @@ class AbsMax(OfColumn):
 
 class Mean(OfColumn):
     """``Mean``."""
+
+    in_arrow = "reduction"
 
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = True, alias_name: str | None = None
@@ -291,39 +181,10 @@ class Quantile(OfColumn):
         return None if found is None else float(np.quantile(found, self._q))
 
 
-class ApproximateQuantile(OfColumn):
-    """``ApproximateQuantile``: of the sorted values, those at some ranks.
-
-    Ray asks a KLL sketch, which is exact up to some ``quantile_precision`` values; this always is.
-    """
-
-    def __init__(
-        self, on: str, quantiles: list[float], quantile_precision: int = 800,
-        ignore_nulls: bool = True, alias_name: str | None = None,
-    ) -> None:  # fmt: skip
-        del quantile_precision
-        super().__init__("approx_quantile", on, ignore_nulls, alias_name)
-        self._quantiles = quantiles
-
-    def of_values(self, values: Any) -> Any:
-        """All of them."""
-        return values.tolist()
-
-    def both(self, one: Any, other: Any) -> Any:
-        """As above."""
-        return one + other
-
-    def finalize(self, found: Any) -> Any:
-        """As above."""
-        if found is None:
-            return []
-        ordered = sorted(found)
-        last = len(ordered) - 1
-        return [float(ordered[min(int(q * len(ordered)), last)]) for q in self._quantiles]
-
-
 class Unique(OfColumn):
     """``Unique``: each value once, missing ones too unless they are ignored."""
+
+    in_arrow = "collection"
 
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None,
@@ -381,6 +242,8 @@ class ValueCounter(OfColumn):
 
 class _Percentage(OfColumn):
     """Of two counts."""
+
+    in_arrow = "reduction"
 
     def both(self, one: Any, other: Any) -> Any:
         """As above."""
@@ -443,6 +306,8 @@ class AsList(OfColumn):
 class Count(OfColumn):
     """``Count``: of rows, or of a column's values."""
 
+    in_arrow = "reduction"
+
     def __init__(
         self, on: str | None = None, ignore_nulls: bool = False, alias_name: str | None = None
     ) -> None:
@@ -460,19 +325,24 @@ class Count(OfColumn):
         return one + other
 
 
-def columns_of(aggs: Iterable[Any]) -> list[str]:
-    """That have to be there."""
-    asked = (getattr(agg, "get_target_column", lambda: None)() for agg in aggs)
-    return [name for name in asked if name is not None]
-
-
-def merged(agg: Any, one: Any, other: Any) -> Any:
-    """Of two accumulators of any kind of aggregation."""
-    if not isinstance(agg, AggregateFnV2):
-        return agg.merge(one, other)
-    if one is None or other is None:
-        return (one if other is None else other) if agg._ignore_nulls else None  # noqa: SLF001  (Ray's name)
-    return agg.combine(one, other)
-
-
+__all__ = [
+    "AbsMax",
+    "AggregateFn",
+    "AggregateFnV2",
+    "ApproximateQuantile",
+    "ApproximateTopK",
+    "AsList",
+    "Count",
+    "CountDistinct",
+    "Max",
+    "Mean",
+    "Min",
+    "MissingValuePercentage",
+    "Quantile",
+    "Std",
+    "Sum",
+    "Unique",
+    "ValueCounter",
+    "ZeroPercentage",
+]
 __getattr__ = getattr_of("ray.data.aggregate")

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from raysim.rayapi.clock import import_pandas, import_unpatched, real_datetime
+from raysim.rayapi.data import categories
+from raysim.rayapi.data.categories import Categories
 from raysim.rayapi.unsupported import NotEmulatedError
 
 Array = np.ndarray[Any, Any]
@@ -195,6 +197,8 @@ def _of_part(part: Columns, name: str) -> Array:
 
 def _joined(arrays: list[Array]) -> Array:
     """Arrays that do not agree in kind or shape become objects."""
+    if (found := categories.joined(arrays)) is not None:
+        return found
     kinds = {"n" if a.dtype.kind in "biuf" else a.dtype.kind for a in arrays}
     if len(kinds) == 1 and len({a.shape[1:] for a in arrays}) == 1:
         return np.concatenate(arrays)
@@ -242,6 +246,8 @@ def _frame_of(columns: Columns) -> Any:
             return pd.Series(array, dtype=object)
         if pa.types.is_null(made.type):
             return pd.Series(array, dtype=object)
+        if isinstance(array, Categories):
+            return made.to_pandas()
         return pd.Series(pd.arrays.ArrowExtensionArray(made), copy=False)
 
     return pd.DataFrame({name: of(array) for name, array in columns.items()}, copy=False)
@@ -291,6 +297,8 @@ def _arrow_array(pa: Any, column: Array) -> Any:
         for _ in column.shape[1:]:
             kind = pa.list_(kind)
         return pa.array(column.tolist(), type=kind)
+    if isinstance(column, Categories):
+        return categories.to_arrow(column)
     if column.dtype == object:
         maps = [value for value in column if is_map(value)]
         if maps:
@@ -316,6 +324,8 @@ def from_arrow(table: Any) -> Columns:
 def _of_arrow(column: Any) -> Array:
     """Of an Arrow's array, or of one in chunks."""
     kind = str(column.type)
+    if kind.startswith("dictionary"):
+        return categories.of_arrow(column)
     plain = kind.startswith(("int", "uint", "float", "double", "time")) and "tz=" not in kind
     if column.null_count or not plain:
         with real_datetime():

@@ -44,6 +44,8 @@ class DataContext:
         for name in _KNOWN:
             setattr(self, name, getattr(context, name))
         self.enable_progress_bars = True
+        self.retried_map_errors: bool | list[str] = False
+        self.max_map_retries = 0
         self.execution_options = ExecutionOptions()
         self._configs: dict[str, Any] = {}
 

@@ -185,7 +185,9 @@ def by_keys(
 
     def scattered(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
-        key.check(list(whole))
+        for name in names if whole else ():
+            if name not in whole:
+                raise KeyError(f'Field "{name}" does not exist in schema')
         return keys.parted(whole, keys.by_hash(whole, names, partitions), partitions)
 
     def gathered(blocks: list[Columns]) -> list[Columns]:

@@ -47,6 +47,7 @@ from raysim.rayapi.data.partitioning import (
     with_partitions,
 )
 from raysim.rayapi.data.randomness import RandomSeedConfig, draws_of
+from raysim.rayapi.data.row_groups import groups_of, packed
 from raysim.rayapi.data.storage import local, pay_for_reading
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.unsupported import NotEmulatedError
@@ -157,8 +158,14 @@ def _dataset_of(
     def source() -> specs.Source:
         seed = None if draws is None else draws()
         order = order_of(len(found), seed)
-        rows = joined([found[i] for i in order])
-        counts = tuple(rows_of(found[i]) for i in order)
+        parts = [found[i] for i in order]
+        counts = tuple(rows_of(part) for part in parts)
+        read: tuple[int, ...] = ()
+        if kind == "parquet":
+            bins = packed([g for at, i in enumerate(order) for g in groups_of(at, files[i])])
+            read = tuple(sum(group.rows for group in groups) for groups in bins)
+            parts = [sliced(parts[g.file], g.begin, g.begin + g.rows) for b in bins for g in b]
+        rows = joined(parts)
         content = _Files(
             rows=rows, ends=tuple(accumulate(counts)),
             size_bytes=sum(f.stat().st_size for f in files),
@@ -167,6 +174,7 @@ def _dataset_of(
         return specs.Source(
             name=name, rows=sum(counts), row_bytes=bytes_of(rows) / max(sum(counts), 1),
             override_num_blocks=override_num_blocks, files=len(counts), file_rows=counts,
+            task_rows=read,
             slices=sliced, hook=Reads(session=session, make=content.make, name=name),
             again=None if draws is None else source, counted=kind in _ROW_OF_EACH,
         )  # fmt: skip

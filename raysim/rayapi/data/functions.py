@@ -28,6 +28,7 @@ from raysim.rayapi.data.columns import (
     to_batch,
     to_rows,
 )
+from raysim.rayapi.data.map_retries import retried
 from raysim.rayapi.data.strategies import ActorPoolStrategy, TaskPoolStrategy
 from raysim.rayapi.exceptions import UserCodeException
 from raysim.rayapi.imports import load_program
@@ -109,6 +110,9 @@ class Call:
 
     def _work(self, state: ProcessState, parts: list[Part]) -> Outputs:
         on_gpus(self.name)
+        return retried(partial(self._once, state, parts), self.name)
+
+    def _once(self, state: ProcessState, parts: list[Part]) -> Outputs:
         try:
             return self._output(self._function(state), parts)
         except _WrongOutputError as error:

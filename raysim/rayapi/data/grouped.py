@@ -11,25 +11,18 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.calls import program_call
-from raysim.rayapi.data import keys
-from raysim.rayapi.data.aggregate import (
-    Count,
-    Max,
-    Mean,
-    Min,
-    OfColumn,
-    Std,
-    Sum,
-    columns_of,
-    merged,
-)
+from raysim.rayapi.data import categories, keys
+from raysim.rayapi.data.accumulators import OfColumn, by_arrow, columns_of, merged
+from raysim.rayapi.data.aggregate import Count, Max, Mean, Min, Std, Sum
 from raysim.rayapi.data.columns import (
     Columns,
+    arrow,
     column_of,
     joined,
     objects_of,
     rows_of,
     sliced,
+    to_arrow,
     to_batch,
 )
 from raysim.rayapi.data.consuming import with_first
@@ -181,24 +174,36 @@ def _aggregation(
     if not aggs:
         raise ValueError("Aggregate requires at least one aggregation")
     key = SortKey.of(list(names))
+    together = keys.met if by_arrow(aggs) else keys.sort
 
     def accumulated(blocks: list[Columns]) -> list[Columns]:
+        for name in names:
+            categories.check_together([block[name] for block in blocks if name in block])
         whole = joined(blocks)
-        SortKey.of([*names, *columns_of(aggs)]).check(list(whole))
-        partial = _accumulated(keys.sort(whole, key) if names else whole, key, aggs)
+        SortKey.of(columns_of(aggs)).check(list(whole))
+        _check_keys(whole, key)
+        partial = _accumulated(together(whole, key) if names else whole, key, aggs)
         if not names:
             return [partial]
         return keys.parted(partial, keys.by_hash(partial, names, partitions), partitions)
 
     def finished(blocks: list[Columns]) -> list[Columns]:
         whole = joined(blocks)
-        return [_merged(keys.sort(whole, key) if names else whole, key, aggs)] if whole else []
+        return [_merged(together(whole, key) if names else whole, key, aggs)] if whole else []
 
     return specs.AllToAll(
-        kind="aggregate", partitions=partitions,
+        kind="aggregate", partitions=partitions, drops_empty=bool(names),
         map_hook=Task(session=session, name="aggregate", work=accumulated),
         reduce_hook=Task(session=session, name="aggregate", work=finished),
     )  # fmt: skip
+
+
+def _check_keys(columns: Columns, key: SortKey) -> None:
+    """As Arrow's ``group_by`` looks for them."""
+    for name in key.columns if columns else ():
+        if name not in columns:
+            schema = to_arrow(sliced(columns, 0, 1)).schema.remove_metadata()
+            raise arrow("groups").ArrowInvalid(f"No match for FieldRef.Name({name}) in {schema}")
 
 
 def _accumulated(columns: Columns, key: SortKey, aggs: tuple[Any, ...]) -> Columns:

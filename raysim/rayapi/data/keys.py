@@ -2,8 +2,6 @@
 
 Real counterpart: ``_internal/planner/exchange/sort_task_spec.py``, ``_internal/table_block.py``,
 ``_internal/arrow_ops/transform_pyarrow.py``. Missing values come last, in either direction.
-
-Hashes are not those of Ray (Polars' or pandas'): which partition a key is in differs.
 """
 
 from __future__ import annotations
@@ -14,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from raysim.rayapi.data.columns import Array, Columns, joined, missing, rows_of, taken
+from raysim.rayapi.clock import import_pandas, import_unpatched
+from raysim.rayapi.data import categories
+from raysim.rayapi.data.columns import (
+    Array,
+    Columns,
+    arrow,
+    joined,
+    missing,
+    rows_of,
+    taken,
+    to_arrow,
+)
 
 SAMPLES_PER_PARTITION = 10
 """``SortTaskSpec.SORT_SAMPLE_POINTS_PER_PARTITION``."""
@@ -79,7 +88,18 @@ def sort(columns: Columns, key: SortKey) -> Columns:
     if not rows_of(columns):
         return columns
     key.check(list(columns))
+    for name in key.columns:
+        categories.check_sorted(columns[name])
     return dict(taken(columns, np.argsort(ranks(columns, key), kind="stable")))
+
+
+def met(columns: Columns, key: SortKey) -> Columns:
+    """Rows of a key side by side, keys in the order in which they are first seen."""
+    if not rows_of(columns):
+        return columns
+    found = ranks(columns, key)
+    first = np.unique(found, return_index=True)[1]
+    return taken(columns, np.argsort(first[found], kind="stable"))
 
 
 def sample(columns: Columns, key: SortKey, count: int, rng: Any) -> Columns:
@@ -112,30 +132,28 @@ def by_range(columns: Columns, key: SortKey, bounds: Columns) -> Array:
 
 
 def by_hash(columns: Columns, names: tuple[str, ...], partitions: int) -> Array:
-    """Of each row, its partition by the hash of its keys."""
-    found = np.zeros(rows_of(columns), dtype=np.uint64)
-    for name in names:
-        values, index = _distinct(columns[name])
-        hashes = np.asarray([_hash(v) for v in values], dtype=np.uint64)
-        found = found * np.uint64(31) + hashes[index]
-    return (found % np.uint64(partitions)).astype(np.int64)
+    """Of each row, its partition by the hash of its keys (``_hash_partition_vectorized``).
+
+    Keys that Arrow or the hash does not take are told apart by what they print.
+    """
+    pa = arrow("a hash of keys")
+    try:
+        table = to_arrow({name: columns[name].view(np.ndarray) for name in names})
+        return (_hashes(table) % np.uint64(partitions)).astype(np.int64)
+    except (pa.ArrowException, TypeError, ValueError):
+        rows = zip(*(columns[name].tolist() for name in names), strict=True)
+        return np.asarray([mark_of(row) % partitions for row in rows], dtype=np.int64)
 
 
-def _distinct(column: Array) -> tuple[list[Any], Array]:
-    seen: dict[Any, int] = {}
-    index = [
-        seen.setdefault(v if isinstance(v, str | bytes | int | float) else repr(v), len(seen))
-        for v in column.tolist()
-    ]
-    return list(seen), np.asarray(index, dtype=np.int64)
-
-
-def _hash(value: Any) -> int:
-    """Equal for equal numbers of any type, the same in every run."""
-    text = value if isinstance(value, bytes) else str(value).encode()
-    if isinstance(value, int | float) and value == int(value):
-        text = str(int(value)).encode()
-    return zlib.crc32(text)
+def _hashes(table: Any) -> Array:
+    """By Polars if it is there, else by pandas, as Ray does."""
+    try:
+        found: Array = import_unpatched("polars").from_arrow(table).hash_rows(seed=0).to_numpy()
+    except ImportError:
+        pd = import_pandas()
+        frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+        found = pd.util.hash_pandas_object(frame, index=False).to_numpy()
+    return found
 
 
 def mark_of(value: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from raysim.rayapi.data.categories import Categories
 from raysim.rayapi.data.columns import Array, Columns, column_of, is_map, missing, sliced, to_arrow
 
 _ARROW = {"float64": "double", "float32": "float", "float16": "halffloat"}
@@ -28,7 +29,13 @@ class Schema:
     @property
     def types(self) -> list[Any]:
         """Their types: Arrow's where pyarrow is there, else its names for them."""
-        return [_type_of(column) for column in self._columns.values()]
+        dtypes = getattr(
+            self._columns, "dtypes", {}
+        )  # of a frame, whose categories Ray cannot name
+        return [
+            "None" if str(dtypes.get(name)) == "category" else _type_of(column)
+            for name, column in self._columns.items()
+        ]
 
     @property
     def base_schema(self) -> Any:
@@ -52,6 +59,8 @@ def _type_of(column: Array) -> str:
     """The name Arrow gives it."""
     if column.ndim > 1:
         return f"ArrowTensorTypeV2(shape={column.shape[1:]}, dtype={_named(column.dtype)})"
+    if isinstance(column, Categories):
+        return str(column.kind)
     if column.dtype != object:
         return _named(column.dtype)
     known = [v for v in column[~missing(column)].tolist() if v is not None]

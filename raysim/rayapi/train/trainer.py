@@ -59,6 +59,8 @@ from raysim.raylibs.train.worker import TrainFunction
 if TYPE_CHECKING:
     import pandas as pd
 
+_ISSUE = "See this issue for more context: https://github.com/ray-project/ray/issues/49454"
+
 
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 """Ray's name of what ``Result.from_path`` reads."""
@@ -192,12 +194,12 @@ class DataParallelTrainer:
         if not isinstance(self.run_config, RunConfig):
             raise ValueError(
                 f"Invalid `RunConfig` type: {type(self.run_config)}. "
-                "Use `ray.train.RunConfig` instead."
+                f"Use `ray.train.RunConfig` instead. {_ISSUE}"
             )
         if not isinstance(self.scaling_config, ScalingConfig):
             raise ValueError(
                 f"Invalid `ScalingConfig` type: {type(self.scaling_config)}. "
-                "Use `ray.train.ScalingConfig` instead."
+                f"Use `ray.train.ScalingConfig` instead. {_ISSUE}"
             )
 
     def _set_up(self, worker: Worker) -> None:

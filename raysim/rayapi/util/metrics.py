@@ -19,6 +19,8 @@ class Metric:
     def __init__(
         self, name: str, description: str = "", tag_keys: tuple[str, ...] | None = None
     ) -> None:
+        if not name:
+            raise ValueError("Empty name is not allowed. Please provide a metric name.")
         self._name = name
         self._description = description
         self._tag_keys = tag_keys or ()

@@ -72,6 +72,9 @@ class DataContext:
     exclude_resources: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Of ``ExecutionOptions``: CPUs, GPUs, bytes of the object store."""
 
+    max_errored_blocks: int = 0
+    """Tasks that may fail and leave their blocks out; negative: any number."""
+
     # all-to-all
     shuffle_strategy: ShuffleStrategy = "shuffle_v2"
     default_hash_shuffle_parallelism: int = 200

@@ -6,7 +6,7 @@ starts tasks one by one, each time of the operator that uses the store least, th
 and nodes. Steps that would find nothing are left out: the next one is that of the 0.1 s grid at
 which something has happened.
 
-Not modelled: progress bars, the issue detector, blocks that may fail (``max_errored_blocks``).
+Not modelled: progress bars, the issue detector.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class StreamingExecutor:
         self.autoscaler = ClusterAutoscaler(self.topology, self.manager, context)
         self.output = self.topology[-1]
         self.waiting_consumers = 0
+        self._errored_blocks = 0
         self.ended = Event()
         """Set when all blocks are out (value None) or a task has failed (its error)."""
         self.has_output = Event()
@@ -257,7 +258,9 @@ class StreamingExecutor:
                 if task.ended and not task.items and (left is None or left > 0):
                     yield drop(*op.ended(task, at_ns))  # type: ignore[attr-defined]
                     if task.error is not None:
-                        return task.error
+                        self._errored_blocks += 1
+                        if 0 <= self.context.max_errored_blocks < self._errored_blocks:
+                            return task.error
         return None
 
     def _scale(self) -> Script:

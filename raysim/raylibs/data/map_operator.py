@@ -17,7 +17,7 @@ from typing import Any
 from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
 from raysim.raycore.resources import ResourceSet
-from raysim.raycore.scripts import Script, keep, now, submit
+from raysim.raycore.scripts import Script, drop, keep, now, submit
 from raysim.raycore.tasks import NodeAffinity, Payload, Ref, RemoteFunction, TaskError, TaskOptions
 from raysim.raylibs.data.actor_pool import ActorPool, PoolActor
 from raysim.raylibs.data.blocks import Block, Made, locations, sliced, total
@@ -161,6 +161,11 @@ class MapOperator:
         self.metrics.blocks_in += 1
         self.metrics.rows_in += block.rows
         stage, node_id = self.stage, ANYWHERE
+        if stage.drops_empty and not block.rows and len(stage.steps) == 1:
+            assert self.exchange is not None, "its partitions come from one"
+            for ref in self.exchange.used(block.start):
+                yield drop(ref)
+            return
         if stage.gather_bytes:
             node_id = next(iter(locations(self.process, block)), ANYWHERE)
         bundle = self.bundles.setdefault(node_id, [])

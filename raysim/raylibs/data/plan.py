@@ -33,8 +33,11 @@ Plan = tuple[Node, ...]
 def read_parallelism(source: Source, context: DataContext, cpus: float) -> tuple[int, int]:
     """Read tasks, and the blocks each one's output is cut into.
 
-    ``max(min(200, bytes / 1 MiB), bytes / 128 MiB, 2 x CPUs)``, at most one a file.
+    ``max(min(200, bytes / 1 MiB), bytes / 128 MiB, 2 x CPUs)``, at most one a file; or those that
+    the source says.
     """
+    if source.task_rows:
+        return len(source.task_rows), 1
     estimated = source.rows * source.row_bytes
     wanted = source.override_num_blocks
     if wanted is None:
@@ -131,7 +134,10 @@ def _joined(operation: Join, context: DataContext, cpus: float, nodes: list[Node
 
 
 def _shares(source: Source, stored_bytes: int, tasks: int) -> list[Made]:
-    """What each read task reads: equal shares of rows, or whole files."""
+    """What each read task reads: equal shares of rows, whole files, or what the source says."""
+    if source.task_rows:
+        whole = max(source.rows, 1)
+        return [Made(rows, round(stored_bytes * rows / whole)) for rows in source.task_rows]
     if not source.file_rows:
         return (stepped if source.stepped else shared_out)(source.rows, stored_bytes, tasks)
     shares, at = [], 0

@@ -80,6 +80,7 @@ def stages_of(
         name=f"{operation.kind}-reduce",
         steps=(_reduce(operation),),
         fetches=True,
+        drops_empty=operation.drops_empty and strategy == "shuffle_v2",
         fuses=operation.fused or strategy == "shuffle_v2",
         bulk=_in_bulk(strategy, context),
     )

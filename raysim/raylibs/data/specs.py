@@ -38,6 +38,8 @@ class Source:
     """Read tasks have equal rows and the last one the rest, as of ``ray.data.range``."""
     file_rows: tuple[int, ...] = ()
     """Of each file, where they differ: a read task has whole ones."""
+    task_rows: tuple[int, ...] = ()
+    """Of each read task, of a source that says which there are, as Parquet's bins of row groups."""
     core_s_per_row: float = 0.0
     io_s_per_row: float = 0.0
     """Waiting for storage, without a core."""
@@ -148,6 +150,8 @@ class AllToAll:
     samples: bool = True
     """Of a sort: boundaries are looked for; False where they are said."""
     reduce_hook: Hook | None = None
+    drops_empty: bool = False
+    """Of an aggregation: a partition without rows makes no block, and mostly no task."""
     map_cpus: float = 1.0
     reduce_cpus: float = 1.0
     fused: bool = False

@@ -27,6 +27,8 @@ class MapStage:
     """Of a shuffle: its output goes into an exchange."""
     fetches: bool = False
     """Of a shuffle: its input comes from an exchange."""
+    drops_empty: bool = False
+    """Partitions without rows are no tasks, unless a map runs behind in those."""
     fuses: bool = True
     """A map behind it may run in its tasks."""
     samples: bool = False

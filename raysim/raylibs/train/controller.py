@@ -71,7 +71,7 @@ class TrainController:
         self._failures: dict[int, TaskError] = {}
         self._cause = ""
         self._stuck = False
-        """Ranks stand in a collective that one has left with an error."""
+        """Ranks stand in a collective of NCCL that one has left with an error."""
         self._value: Any = None
         self._coordinator: ActorHandle | None = None
         self._requester = f"train-{spec.run_config.name}"
@@ -307,7 +307,8 @@ class TrainController:
             return self._give_up()
         if self.group is not None:
             user = error.error_type == "TASK_EXECUTION_EXCEPTION" and cause == "worker"
-            self._stuck = user and self.group.world_size > 1 and not self.group.ended
+            several = self.group.world_size > 1 and not self.group.ended
+            self._stuck = user and several and self.spec.scaling_config.backend == "nccl"
         decision = self.failures.decide(cause, failures)
         if decision == "RETRY":
             return "RESCHEDULING" if cause == "start" else "RESTARTING"

@@ -281,9 +281,10 @@ class WorkerGroup:
     def end(self, *, stuck: bool = False, graceful: bool = True) -> Script:
         """Shut down: the backend's hooks, the workers', then everything is killed.
 
-        ``stuck``: some ranks stand in a collective that one has left; ``destroy_process_group``
-        then waits as long as it may, and so do the workers' own hooks behind it. A dead worker
-        lets the backend's hook fail at once.
+        ``stuck``: some ranks stand in a collective of NCCL that one has left;
+        ``destroy_process_group`` then waits as long as it may, and so do the workers' own hooks
+        behind it (gloo's collectives fail at once). A dead worker lets the backend's hook fail at
+        once.
         """
         self.gang.close("teardown")
         self._phase("teardown", (yield now()))

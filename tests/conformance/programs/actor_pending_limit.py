@@ -23,7 +23,8 @@ for _ in range(6):
         refs.append(slow.work.remote(0.5))
     except ray.exceptions.PendingCallsLimitExceeded as error:
         refused += 1
-        kind = type(error).__name__
+        kind, text = type(error).__name__, str(error)
 print(len(refs), refused, kind)
+print(text.partition(", ")[0], text.partition(") ")[2])
 print(ray.get(refs))
 print(ray.get(slow.work.remote(0)))

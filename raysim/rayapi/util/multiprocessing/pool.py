@@ -84,7 +84,7 @@ class AsyncResult:
         self._results = [result for batch in ray.get(self._refs) for result in batch]
         failed = [r for r in self._results if isinstance(r, PoolTaskError)]
         if failed and self._error_callback is not None:
-            self._error_callback(failed[0].underlying)
+            self._error_callback(failed[0])
         elif not failed and self._callback is not None:
             self._callback(self._results[0] if self._single else self._results)
 
