@@ -112,7 +112,7 @@ def test_torchtitan_runs_as_it_printed(
         assert abs(point.error) < (bounds[unit] or 0)
 
 
-@pytest.mark.parametrize(("index", "bound"), [(3, 0.10), (9, 0.06), (10, 0.18)])
+@pytest.mark.parametrize(("index", "bound"), [(3, 0.10), (9, 0.06), (10, 0.23)])
 def test_mixtures_of_experts_on_many_gpus(index: int, bound: float) -> None:
     document = json.loads((VALIDATION / PUBLISHED / runs_megatron.FILE).read_text())
     row = document["rows"][index]
