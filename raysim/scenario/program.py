@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
@@ -41,7 +42,7 @@ from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.stored import stored_files
 from raysim.scenario.targets import Target, Unit, targets_of
 from raysim.workloads.library import LibraryJob
-from raysim.workloads.program import FaultEvent, ProgramJob
+from raysim.workloads.program import FaultEvent, ProgramJob, Submission
 
 NOTICE_S = 120.0
 """Of a spot instance that is taken back: AWS gives two minutes."""
@@ -88,7 +89,7 @@ class ProgramScenario:
     @property
     def metrics(self) -> Mapping[str, Unit]:
         """Names that targets may limit, and their units."""
-        return _metrics(self.job.library)
+        return _metrics(self.job.library, self.job.submissions)
 
     def with_(self, changes: Mapping[str, Any]) -> ProgramScenario:
         """A new scenario with keys changed.
@@ -172,7 +173,9 @@ def program_scenario(
     }
     if made.spec is None or problems:
         raise ScenarioError(problems)
-    targets = targets_of(document, problems, _metrics(what.get("library")))
+    targets = targets_of(
+        document, problems, _metrics(what.get("library"), what.get("submissions", ()))
+    )
     if problems:
         raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
@@ -215,8 +218,12 @@ def _autoscaling(
     return autoscaler_of(cluster, files, version, kept=kept, resized=resized)
 
 
-def _metrics(library: LibraryJob | None) -> Mapping[str, Unit]:
-    own = {} if library is None else cast("Mapping[str, Unit]", library.metrics)
+def _metrics(library: LibraryJob | None, submissions: Iterable[Submission]) -> Mapping[str, Unit]:
+    """Of a program, and those that one of its jobs has and no other: whose is known."""
+    found = [library, *(s.library for s in submissions)]
+    each = [cast("Mapping[str, Unit]", x.metrics) for x in found if x is not None]
+    times = Counter(name for own in each for name in own)
+    own = {name: unit for own in each for name, unit in own.items() if times[name] == 1}
     return {**PROGRAM_METRICS, **own}
 
 
