@@ -44,7 +44,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
     bool
         True when nothing of it fits, or is within ``fail_over``.
     """
-    from raysim.planner.memory_grid import Grid, base_of, cells, sample_of
+    from raysim.planner.memory_grid import Grid, base_of, cells, model_of
 
     expect_config(config)
     usual = Grid(config=config)
@@ -69,7 +69,7 @@ def memory(config: Path, options: MemoryOptions) -> bool:
         name = next(g.node.gpu.name for g in base.cluster.groups if g.node.gpu)
         name = name if base.spec.cluster.gpu else options.node
         gpus = sum(g.count * g.node.gpu_count for g in base.cluster.groups)
-        on = f"{gpus} GPUs of {name}, {sample_of(base)}"
+        on = f"{gpus} GPUs of {name}, {model_of(base)}"
         terminal.say(_verdict(found, limit))
         _print(grid, found, limit, on, base.warnings)
     return not any(_within(c, limit) for c in found)

@@ -84,9 +84,10 @@ def plan(path: Path, options: PlanOptions) -> bool:
     if answer.sweep.complete or answer.plan.best is not None:
         _print(summary, options, [f"{answer.folder}/", *wrote])
     if not answer.sweep.complete:
-        known = f"{len(answer.sweep.trials):,} of {answer.sweep.size:,} points are known and kept"
+        known = f"{len(answer.sweep.trials):,} of {answer.sweep.size:,} points are decided"
         raise InterruptedRun(
-            f"{watch.interrupted()} {known} in {answer.folder}; the same command goes on."
+            f"{watch.interrupted()} {known}, and what was tried is kept in {answer.folder}; the"
+            " same command goes on."
         )
     return answer.plan.best is None
 

@@ -247,10 +247,9 @@ def _model_type(reader: Reader) -> str:
     known = ", ".join(known_model_types())
     if value is None:
         where, meant = Location(file=reader.file), _of_architecture(reader)
-        said = f'missing; by its architectures "model_type": "{meant}"' if meant else "missing"
-        raise ScenarioError(
-            Problem(message=f"{said}; known are {known}", where=where, key="model_type")
-        )
+        said = f'missing; by its architectures "model_type": "{meant}"' if meant else ""
+        said = said or f"missing; known are {known}"
+        raise ScenarioError(Problem(message=said, where=where, key="model_type"))
     near = difflib.get_close_matches(str(value), _FAMILIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     rest = OWN_CODE if "auto_map" in reader.values else TRACED

@@ -20,6 +20,7 @@ from raysim.scenario.documents import printable
 from raysim.scenario.load import Scenario, from_mapping
 from raysim.scenario.yaml_text import read_yaml
 from raysim.training.memory.need import memory_need
+from raysim.units import format_count
 
 CPU = {"device": "cpu", "pin_memory": True}
 OFFLOAD = ("none", "optimizer", "all")
@@ -108,16 +109,19 @@ def _longest(config: Any) -> int:
     return model.seq_len if model.sample_unit == "tokens" else 0
 
 
-def sample_of(base: Scenario) -> str:
-    """What a sample is, in words: ``sequences of 4096``, ``images``."""
+def model_of(base: Scenario) -> str:
+    """The model's size and its samples: ``8.03 B parameters, sequences of 4096``, or ``images``."""
     asked = base.spec.jobs[0].train.seq_len
     try:
         model = build_job(base).plan.model
     except ScenarioError:
         return f"sequences of {asked}"
+    sample = f"samples (--seq-len {asked})"
     if model.sample_unit == "tokens":
-        return f"sequences of {model.seq_len}"
-    return "images" if model.sample_unit == "images" else f"samples (--seq-len {asked})"
+        sample = f"sequences of {model.seq_len}"
+    elif model.sample_unit == "images":
+        sample = "images"
+    return f"{format_count(model.num_parameters)} parameters, {sample}"
 
 
 def _scenario(grid: Grid, seq_len: int) -> Scenario:

@@ -153,5 +153,10 @@ def sweep(
 
 
 def sweep_of(kept: Kept, space: Space, unseen: int = 0) -> Sweep:
-    """What is known of a space."""
-    return Sweep(tuple(kept.known[n] for n in sorted(kept.known)), space.size, unseen)
+    """What is known of a space.
+
+    Estimates that nobody has decided on belong to a search that was interrupted: with them it would
+    be complete, and what they may come to out of its reach.
+    """
+    known = (kept.known[n] for n in sorted(kept.known))
+    return Sweep(tuple(t for t in known if t.status != "estimated" or t.why), space.size, unseen)

@@ -148,10 +148,13 @@ _HEADLINES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def _library_tiles(summary: Mapping[str, Any]) -> Iterator[Fact]:
-    for job in summary.get("libraries") or []:
+    jobs = summary.get("libraries") or []
+    for job in jobs:
         for name, label, unit, note in _HEADLINES:
             if name in job["metrics"]:
-                yield Fact(label, words.cell(job["metrics"][name], unit), note)
+                alike = sum(name in other["metrics"] for other in jobs) > 1
+                said = f"{label}, {job['kind']}" if alike else label
+                yield Fact(said, words.cell(job["metrics"][name], unit), note)
 
 
 def actions(summary: Mapping[str, Any]) -> Iterator[Action]:

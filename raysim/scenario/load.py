@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -234,6 +234,7 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
             *without_effect(profile, "training", document),
             *strategy.warnings,
             *unsaved(train, document.child(TRAIN, "train")),
+            *_idle_gpus(strategy.mesh.world, cluster.num_gpus, document.child(TRAIN, "train")),
             *checkpoint_in_fewer_bits(
                 sources[MODEL].documents[0] if MODEL in sources else None, train
             ),
@@ -241,6 +242,13 @@ def _scenario(document: Document, folder: Path, known: Mapping[KeyPath, Source])
         document=document,
         sources=sources,
     )
+
+
+def _idle_gpus(workers: int, gpus: int, document: Document) -> Iterator[Problem]:
+    """More nodes were asked for, and not more workers: the same speed at a higher price."""
+    if workers < gpus:
+        message = f"{workers} of the cluster's {gpus} GPUs work; the others are paid for and idle"
+        yield document.problem(("workers",), message)
 
 
 def _fsdp(sources: Mapping[KeyPath, Source]) -> FsdpReading | None:

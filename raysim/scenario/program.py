@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -40,7 +41,6 @@ from raysim.scenario.schema_program import (
 from raysim.scenario.sources import CLUSTER, PROFILE, Source, read_sources
 from raysim.scenario.stored import stored_files
 from raysim.scenario.targets import Target, Unit, targets_of
-from raysim.workloads.library import LibraryJob
 from raysim.workloads.program import FaultEvent, ProgramJob
 
 NOTICE_S = 120.0
@@ -88,7 +88,7 @@ class ProgramScenario:
     @property
     def metrics(self) -> Mapping[str, Unit]:
         """Names that targets may limit, and their units."""
-        return _metrics(self.job.library)
+        return _metrics(self.job)
 
     def with_(self, changes: Mapping[str, Any]) -> ProgramScenario:
         """A new scenario with keys changed.
@@ -172,9 +172,6 @@ def program_scenario(
     }
     if made.spec is None or problems:
         raise ScenarioError(problems)
-    targets = targets_of(document, problems, _metrics(what.get("library")))
-    if problems:
-        raise ScenarioError(problems)
     profile = profile_of(sources[PROFILE].documents[0]) if PROFILE in sources else None
     job = ProgramJob(
         **what,
@@ -190,6 +187,9 @@ def program_scenario(
         faults=tuple(_event(f) for f in spec.faults),
         until_s=spec.until, steps=spec.steps,
     )  # fmt: skip
+    targets = targets_of(document, problems, _metrics(job))
+    if problems:
+        raise ScenarioError(problems)
     return ProgramScenario(
         file=document.file,
         folder=folder,
@@ -215,8 +215,12 @@ def _autoscaling(
     return autoscaler_of(cluster, files, version, kept=kept, resized=resized)
 
 
-def _metrics(library: LibraryJob | None) -> Mapping[str, Unit]:
-    own = {} if library is None else cast("Mapping[str, Unit]", library.metrics)
+def _metrics(job: ProgramJob) -> Mapping[str, Unit]:
+    """Of a program, and those that one of its jobs has and no other: whose is known."""
+    found = [job.library, *(s.library for s in job.submissions)]
+    each = [cast("Mapping[str, Unit]", x.metrics) for x in found if x is not None]
+    times = Counter(name for own in each for name in own)
+    own = {name: unit for own in each for name, unit in own.items() if times[name] == 1}
     return {**PROGRAM_METRICS, **own}
 
 

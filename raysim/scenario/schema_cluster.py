@@ -161,8 +161,8 @@ class ClusterSection(Section):
         given += ["resources"] if self.resources else []
         if self.source is not None and given:
             raise ValueError(
-                f"give either `from` or {', '.join(given)}, not both; "
-                "hardware of a group in a file goes under `hardware`"
+                f"give either `from` or {', '.join(given)}, not both; hardware of a group in a "
+                "file goes under `hardware`, its size is --set cluster.GROUP.replicas=4"
             )
         if self.source is None and self.node is None:
             raise ValueError("needs `from` (a cluster file) or `nodes` and `node`")

@@ -196,5 +196,6 @@ def _refusing(cls: Any, do: Callable[[], Made]) -> Made:
     except ScenarioError:
         raise
     except Exception as error:
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first, *more = (str(error).strip() or type(error).__name__).splitlines()
+        said = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
         raise ScenarioError(Problem(message=f"{cls.__name__} refuses it: {said}")) from error

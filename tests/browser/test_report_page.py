@@ -30,8 +30,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight GPUs, each simulated, no two alike."""
-    noise = {"train.exact": True, "train.noise.gpu_cv": 0.03, "train.noise.step_cv": 0.02}
+    """Eight GPUs, each simulated, no two alike, for years."""
+    noise: dict[str, Any] = {
+        "train.exact": True,
+        "train.noise.gpu_cv": 0.03,
+        "train.noise.step_cv": 0.02,
+    }
+    noise |= {"train.tokens": "10T"}
     return written("llama31_8b_fsdp2", tmp_path_factory.mktemp("ranks"), noise)
 
 
@@ -306,6 +311,13 @@ def test_a_phone_scrolls_one_way_only(name: str, request, opened) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     for canvas in PICTURES:
         assert page.locator(f"#{canvas}").bounding_box()["width"] <= PHONE["width"]
+
+
+def test_no_number_under_the_verdict_is_cut_off(ranks: Path, opened) -> None:
+    page = opened(ranks, width=1200)
+    cut = "es => es.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+    assert page.locator(".tile .value").filter(has_text="$").inner_text().count(",") >= 2
+    assert page.locator(".tile .value").evaluate_all(cut) == []
 
 
 def test_a_job_that_does_not_fit_says_so_everywhere(too_big: Path, opened) -> None:

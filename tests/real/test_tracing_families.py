@@ -167,6 +167,14 @@ def test_what_cannot_be_traced_is_said(
     assert "own.json" in str(refused.value)
 
 
+def test_what_a_class_refuses_with_is_said_to_its_end() -> None:
+    def refuse() -> None:
+        raise ImportError("needs timm. You can install it with pip:\n`pip install timm`.\nMore")
+
+    with pytest.raises(ScenarioError, match=r"with pip: `pip install timm`\.$"):
+        traced._refusing(dict, refuse)
+
+
 def test_a_repository_s_own_class_name_is_the_family_s_class_here() -> None:
     """``auto_map``: code of the repository, which is never run; transformers' class is taken."""
     olmo = next(c for c in OTHERS if c["model_type"] == "olmo")

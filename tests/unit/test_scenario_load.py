@@ -119,6 +119,19 @@ def test_what_is_not_simulated_is_a_warning_with_position(scenario: Scenario) ->
     assert any("scenario.yaml:28:1   vary: used by plan; ignored by run" in line for line in said)
 
 
+def test_gpus_that_no_worker_has_are_a_warning() -> None:
+    def idle(workers: int) -> list[str]:
+        train = {"seq_len": 128, "micro_batch": 1, "steps": 1, "workers": workers}
+        cluster = {"nodes": 2, "node": "hgx-h100-8"}
+        model = {"from": {"model_type": "gpt2"}}
+        made = from_mapping({"cluster": cluster, "model": model, "jobs": [{"train": train}]})
+        assert isinstance(made, Scenario)
+        return [w.message for w in made.warnings if w.key == "train.workers"]
+
+    assert idle(16) == []
+    assert idle(8) == ["8 of the cluster's 16 GPUs work; the others are paid for and idle"]
+
+
 def test_scenarios_are_frozen_and_pickle(scenario: Scenario) -> None:
     with pytest.raises(AttributeError):
         scenario.folder = Path()  # type: ignore[misc]

@@ -267,3 +267,15 @@ def test_a_serve_config_without_deployments_says_what_to_write(
         from_config(tmp_path, f"applications:\n- name: a\n  import_path: {path}\n")
     assert said in str(caught.value)
     assert "serve_config.yaml:2:3" in str(caught.value)
+
+
+def test_targets_of_several_jobs_are_those_that_one_of_them_has() -> None:
+    """Of an embedding model beside other work: its p99 could not be asked for."""
+    said = {"serve": {"deployments": [MODEL], "load": LOAD}, "name": "embed"}
+    bag = {"workload": {"task_bag": {"tasks": 8}}, "name": "bag"}
+    base = {"name": "rag", "cluster": {"node": "m5.2xlarge", "nodes": 2}}
+    asked = {"targets": {"latency_p99": "<= 1s"}}
+    (target,) = from_mapping(base | asked | {"jobs": [said, bag]}).targets
+    assert (target.name, target.limit) == ("latency_p99", 1.0)
+    with pytest.raises(ScenarioError, match="latency_p99"):  # of which?
+        from_mapping(base | asked | {"jobs": [said, said | {"name": "rerank"}]})

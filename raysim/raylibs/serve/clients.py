@@ -118,6 +118,7 @@ class Clients:
 
         def ended(request: Request) -> None:
             self.log.add(request)
+            request.call = None  # they refer to each other: a look for garbage is half of a run
             then(request)
 
         model = ""

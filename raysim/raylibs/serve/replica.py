@@ -74,6 +74,7 @@ class Replica:
         self.on_models_changed: Callable[[Replica], object] | None = None
         self.models: Models | None = None
         self._cost_s = costs.ingress_s if is_ingress else costs.replica_s
+        self._probe_ns = to_ns(costs.probe_s)
         if config.multiplex is not None and config.multiplex.load_s is not None:
             self.models = Models(process, config.multiplex, self._models_changed)
 
@@ -85,13 +86,14 @@ class Replica:
 
     def _admit(self, call: Call) -> None:
         router = call.router
-        if self.quiescing or len(self.ongoing) >= self.config.max_ongoing_requests:
-            self._tell(router, router.refused, (call, len(self.ongoing)))
+        ongoing = len(self.ongoing)
+        if self.quiescing or ongoing >= self.config.max_ongoing_requests:
+            self._tell(router, router.refused, (call, ongoing))
             return
         self.ongoing[call] = Turns(self.loop)
         call.admitted_ns = self.process.now_ns
-        self.most_ongoing = max(self.most_ongoing, len(self.ongoing))
-        self._tell(router, router.accepted, (call, len(self.ongoing)))
+        self.most_ongoing = max(self.most_ongoing, ongoing + 1)
+        self._tell(router, router.accepted, (call, ongoing + 1))
         if self.models is not None and call.model_id:
             self.models.use(call.model_id, _Begin(self, call))
         else:
@@ -140,7 +142,7 @@ class Replica:
 
     def probe(self, probe: tuple[Any, Router]) -> None:
         """A router asks how long the queue is: it hears when the loop comes to it."""
-        self.loop.run(to_ns(self.costs.probe_s), self._answer_probe, probe)
+        self.loop.run(self._probe_ns, self._answer_probe, probe)
 
     def _answer_probe(self, probe: tuple[Any, Router]) -> None:
         asked, router = probe
@@ -348,4 +350,5 @@ class _BatchRun:
         batch, done = run
         done()
         for call in batch:
-            call.batched.computed()
+            running, call.batched = call.batched, None
+            running.computed()

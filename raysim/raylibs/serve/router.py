@@ -85,6 +85,9 @@ class Router:
         self._starting = False
         self._waited_ns = to_ns(costs.waited_s)
         self.probe_ns = to_ns(costs.probe_s)
+        self._near_ns = to_ns(costs.transit_s)
+        self._far_ns = to_ns(costs.transit_s + costs.cross_node_s)
+        self._cache_ns = defaults.queue_len_cache_timeout_s * NS_PER_S
 
     # ---- what the controller says
 
@@ -307,8 +310,7 @@ class Router:
     def transit_ns(self, replica: Replica) -> int:
         """One way."""
         far = replica.process.me.node_id != self.process.me.node_id
-        costs = self.costs
-        return to_ns(costs.transit_s + (costs.cross_node_s if far else 0.0))
+        return self._far_ns if far else self._near_ns
 
     # ---- queue lengths
 
@@ -319,12 +321,8 @@ class Router:
         believed = self._believed.get(replica_id)
         if believed is None:
             return otherwise
-        age_ns = self.process.now_ns - believed[1]
-        return (
-            otherwise
-            if age_ns > self.defaults.queue_len_cache_timeout_s * NS_PER_S
-            else (believed[0])
-        )
+        length, since_ns = believed
+        return otherwise if self.process.now_ns - since_ns > self._cache_ns else length
 
     def select(
         self, candidates: Sequence[Replica], attempt: int, then: Callable[[Replica | None], object]

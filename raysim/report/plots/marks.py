@@ -154,11 +154,14 @@ class Notes:
     y: Sequence[float]
     texts: Sequence[str]
     color: str = "#24292f"
+    among: Sequence[float] = ()
+    """All that is drawn, across, where the places are on a line: words are above it then."""
 
     @property
     def before(self) -> list[bool]:
         """Of each whether it stands left of its place: in the right half there is no room."""
-        middle = (min(self.x, default=0.0) + max(self.x, default=0.0)) / 2
+        drawn = self.among or self.x
+        middle = (min(drawn, default=0.0) + max(drawn, default=0.0)) / 2
         return [x > middle for x in self.x]
 
 

@@ -200,9 +200,10 @@ def _points(axes: Any, mark: Points, x: Scale, y: Scale) -> None:
 def _notes(axes: Any, mark: Notes, x: Scale, y: Scale) -> None:
     for at_x, at_y, text, before in zip(mark.x, mark.y, mark.texts, mark.before, strict=True):
         axes.annotate(
-            text, (at_x / x.divisor, at_y / y.divisor), xytext=(-6 if before else 6, 0),
+            text, (at_x / x.divisor, at_y / y.divisor),
+            xytext=(-6 if before else 6, 4 if mark.among else 0),
             textcoords="offset points", ha="right" if before else "left",
-            va="center", fontsize=8.5, color=mark.color, zorder=5,
+            va="bottom" if mark.among else "center", fontsize=8.5, color=mark.color, zorder=5,
             bbox={"boxstyle": "square,pad=0.15", "fc": "white", "alpha": 0.75, "linewidth": 0},
         )  # fmt: skip
 

@@ -116,7 +116,10 @@ def _traces(go: Any, chart: Chart, mark: Any, x: Scale, y: Scale) -> Iterator[An
         yield go.Scatter(
             x=[v / x.divisor for v in mark.x], y=[v / y.divisor for v in mark.y], mode="text",
             text=[f" {text} " for text in mark.texts],
-            textposition=[f"middle {'left' if before else 'right'}" for before in mark.before],
+            textposition=[
+                f"{'top' if mark.among else 'middle'} {'left' if before else 'right'}"
+                for before in mark.before
+            ],
             textfont={"color": mark.color, "size": 11}, showlegend=False, hoverinfo="skip",
         )  # fmt: skip
     elif isinstance(mark, Heat):

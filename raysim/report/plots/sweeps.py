@@ -70,7 +70,8 @@ class SweepPlots:
         if len(best) <= MOST_NAMED:
             differ = [key for key in self.keys if len({str(row[key]) for row in best}) > 1]
             named = [", ".join(_choice(row, differ or self.keys)) for row in best]
-            marks.append(Notes(x=xs, y=ys, texts=named, color=FRONT))
+            among = [row[x] for row in rows]
+            marks.append(Notes(x=xs, y=ys, texts=named, color=FRONT, among=among))
         return Chart(
             title=f"{_word(y)} by {_word(x)}, {len(rows)} of {len(self.frame)} trials",
             x=Axis(label=_label(x), unit=UNITS.get(x, ""), zero=False),

@@ -83,6 +83,7 @@ def test_a_guard_for_ci(capsys: pytest.CaptureFixture[str]):
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("6 of 6 layouts fit; least is 2.60 GiB: ZeRO 3, offload all")
     assert printed[1].startswith("GiB on the fullest GPU of 79.2 GiB: 8 GPUs of dgx-a100-80-8")
+    assert " 108 M parameters, sequences of 512," in printed[1]
     assert len(printed) == 6
     assert main(["memory", *flags, "--fail-over", "1MiB"]) == 1
     capsys.readouterr()

@@ -45,6 +45,7 @@ def test_the_front_is_what_no_other_trial_beats(frame: pd.DataFrame) -> None:
     assert points["trial"] == [(10.0, 100.0), (8.0, 120.0), (9.0, 150.0)]
     (notes,) = (m for m in chart.marks if isinstance(m, Notes))
     assert notes.texts[0] == "micro_batch 2"
+    assert notes.before == [True, True]  # both in the right half of what is drawn
     assert chart.title == "cost by days, 4 of 5 trials"
 
 

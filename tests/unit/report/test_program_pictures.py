@@ -11,7 +11,7 @@ from raysim.raylibs.charts import Bar, Chart, Line, Mark
 from raysim.report.program.figures import figure
 from raysim.report.program.page import pictures
 from raysim.report.program.timeline import FAILED, LIVES
-from raysim.report.program_html import actions
+from raysim.report.program_html import actions, tiles
 from raysim.results.result import Result
 from tests.unit.program_cases import SQUARES, run
 
@@ -240,3 +240,11 @@ def test_what_hangs_is_said_first(tmp_path: Path) -> None:
     assert first.kind == "Waits for ever"
     assert "it needs 64 CPU" in first.text
     assert second.kind == "Bound by"
+
+
+def test_numbers_that_two_jobs_have_say_whose_they_are(tmp_path: Path) -> None:
+    summary = run(tmp_path, SQUARES).summary
+    jobs = [{"kind": k, "metrics": {"requests_per_s": r}} for k, r in (("serve", 48), ("llm", 25))]
+    for count, said in ((1, ["requests"]), (2, ["requests, serve", "requests, llm"])):
+        found = tiles({**summary, "libraries": jobs[:count]})
+        assert [fact.label for fact in found if fact.label.startswith("requests")] == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysim.kernel.simulation import Simulation
+from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.raylibs.serve.bench import BareProcess, Bench, play
 from raysim.raylibs.serve.clients import PythonClient
 from raysim.raylibs.serve.config import BatchConfig, DeploymentConfig, MultiplexConfig, Work
@@ -259,3 +260,15 @@ def test_the_same_seed_is_the_same_run() -> None:
     first, again, other = (play(spec, seed=s) for s in (1, 1, 2))
     assert first.latency_s.tolist() == again.latency_s.tolist()
     assert first.latency_s.tolist() != other.latency_s.tolist()
+
+
+def test_requests_that_are_over_are_no_work_for_the_collector() -> None:
+    """A look for garbage after each point was a sixth of a plan's time."""
+    model = DeploymentConfig(name="m", batch=BatchConfig(max_batch_size=2))
+    application = app(DeploymentConfig(name="in", work=Work(calls=(("m",),))), model)
+    times = tuple(0.01 * i for i in range(2_000))
+    gc.collect()
+    with collector_at_ease():
+        play(bench(application, Trace(times_s=times), costs=DEFAULT))
+        left = gc.collect()
+    assert left < 10_000  # what the log of the last events holds, and the application
