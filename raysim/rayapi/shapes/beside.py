@@ -135,24 +135,25 @@ class Beside:
         graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
+            half, steps.half = steps.half, None  # nor of autocast that another's forward has entered
             outputs = run(module, args, kwargs)
-            steps.mode.tape = tape
             role = steps.shared.roles[key] = Role(
                 outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
-                input_bytes=bytes_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)), half=key[3] or steps.half,
             )  # fmt: skip
+            steps.mode.tape, steps.half = tape, half
         self.called(module)
         steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
             apart = steps.several.on or self.holds(module) or self._otherwise(module)
             forward = (
-                self.forward(module, role, (args, kwargs), key[3])
+                self.forward(module, role, (args, kwargs), role.half)
                 if apart else self._own_forward(steps.latest, role, key)
             )  # fmt: skip
             alone = describe(module).engine == "ddp"
             steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
         elif steps.worker.prices_first:
-            steps.evaluated(self._untrained(module, role, (args, kwargs), key[3]), within=False)
+            steps.evaluated(self._untrained(module, role, (args, kwargs), role.half), within=False)
         return answer
 
     def _untrained(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:

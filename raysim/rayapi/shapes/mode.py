@@ -40,6 +40,7 @@ from raysim.rayapi.shapes.known import (
     constant,
     counted,
     follow,
+    hand_on_values,
     is_in_place,
     kept_constant,
     lets_pass,
@@ -117,7 +118,8 @@ class Tape:
             there = tree_map_only(torch.Tensor, partial(_instead, new, to), (args, kwargs))
             with compiled_function() if is_compiled else nullcontext():
                 made = func(*there[0], **there[1])
-            new |= zip(map(id, tensors(out)), tensors(made), strict=False)
+            for before, now in zip(tensors(out), tensors(made), strict=False):
+                new[id(before)] = hand_on_values(before, now)
         found: torch.Tensor = new.get(id(loss), loss)
         self._made = new
         return found
@@ -377,7 +379,9 @@ class ShapesMode(TorchFunctionMode):
             if mixed(args, kwargs):
                 args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
                 out = counts.run(func, args, kwargs)
-            elif some_known(args) or (out := counts.without_kernel(func, args, kwargs)) is None:
+            elif (some_known(args) and not self.tracing) or (
+                out := counts.without_kernel(func, args, kwargs)
+            ) is None:
                 raise
         out = counts.counted(func, args, out)
         if not self.tracing:
