@@ -135,7 +135,10 @@ class Beside:
         graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
-            half, steps.half = steps.half, None  # nor of autocast that another's forward has entered
+            half, steps.half = (
+                steps.half,
+                None,
+            )  # nor of another's autocast
             outputs = run(module, args, kwargs)
             role = steps.shared.roles[key] = Role(
                 outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
