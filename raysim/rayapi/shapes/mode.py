@@ -192,7 +192,7 @@ class ShapesMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a function of torch, on shapes."""
-        if _transforms() is not None:  # vmap's tensors have no storage of their own
+        if transforms() is not None:  # vmap's tensors have no storage of their own
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
@@ -488,7 +488,7 @@ class ShapesMode(TorchFunctionMode):
         return devices.leaves_gpu(made)
 
 
-_transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
+transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])

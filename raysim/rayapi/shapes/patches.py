@@ -47,8 +47,10 @@ from raysim.rayapi.shapes import (
     wrappers,
 )
 from raysim.rayapi.shapes.cpu_work import stays_on_cpu
+from raysim.rayapi.shapes.devices import on_gpu
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.known import META, to_device
+from raysim.rayapi.shapes.mode import transforms
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
 
@@ -196,10 +198,18 @@ def _modules(r: Replaced) -> None:
     r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
+TRANSFORMED = (
+    "a model within torch.func's transforms (vmap, grad, jacrev) runs on shapes, and takes no time"
+)
+
+
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Any module's call; the outermost of one with parameters is the model's, but for wrappers."""
     hands_on = getattr(module, "raysim_hands_on", False)
     if steps.inside or hands_on or steps.signature(module) is None:
+        return real(module, *args, **kwargs)
+    if transforms() is not None:
+        steps.say(TRANSFORMED)
         return real(module, *args, **kwargs)
     if torch.is_grad_enabled():
         steps.loose.end()
@@ -306,10 +316,19 @@ def _distributed(r: Replaced) -> None:
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
+    for name in ("nested_tensor", "as_nested_tensor"):
+        r.around(torch.nested, name, _not_nested)
     if hasattr(rpc, "init_rpc"):  # torch is built with it
         r.call(rpc, "init_rpc", _no_rpc, worker_here)
     collectives.install(r)
     messages.install(r)
+
+
+def _not_nested(real: Any, _steps: Steps, *args: Any, **kwargs: Any) -> Any:
+    """Its shapes are values: how long each sequence is."""
+    if kwargs.get("device") is not None and on_gpu(kwargs["device"]):
+        raise NotEmulatedError("torch.nested on a GPU", "a batch padded to one length, and a mask")
+    return real(*args, **kwargs)
 
 
 def _no_rpc(*_args: Any, **_kwargs: Any) -> None:
