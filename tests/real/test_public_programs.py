@@ -316,3 +316,71 @@ def test_gradients_of_weights_are_a_backward() -> None:
         return [tuple(t.shape) for t in found], time.time() > begin
 
     assert fit_value(loop, workers=1) == ([(4, 8), (4,)], True)
+
+
+def test_a_loss_picks_the_places_of_known_labels() -> None:
+    """TRL's KTO: ``nonzero`` of labels, and of what a loss makes of them."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        good = torch.tensor([True, False, True, True]).cuda()
+        for _step in range(2):
+            out = model(torch.zeros(4, 8, device="cuda"))
+            chosen, rejected = (torch.nonzero(m).view(-1) for m in (good, ~good))
+            loss = out[chosen].sum() - out.index_select(0, rejected).sum()
+            loss.backward()
+            optimizer.step()
+        return len(chosen), len(rejected)
+
+    assert fit_value(loop, workers=1) == (3, 1)
+
+
+def test_a_reference_s_own_autocast_counts() -> None:
+    """As Accelerate prepares TRL's reference model: it was priced in fp32."""
+
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8192, 8192)
+
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cuda", torch.bfloat16):
+                return self.layer(x)
+
+    def loop(_: Any) -> Any:
+        model, reference = nn.Linear(8192, 8192).cuda(), Casts().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        x = torch.zeros(8192, 8192, device="cuda")
+        for _step in range(3):
+            model(x).sum().backward()
+            with torch.no_grad():
+                reference(x)
+            optimizer.step()
+        (found,) = steps_here().shared.beside.values()
+        return float(found[1].ns)
+
+    flops = 2.0 * 8192**3
+    assert fit_value(loop, workers=1) < 1e9 * flops / 200e12  # an H100's fp32 is 67 TFLOP/s
+
+
+def test_per_sample_gradients_and_nested_tensors() -> None:
+    """torch.func's transforms run a model on shapes; ragged batches are refused by name."""
+    from torch.func import functional_call, grad, vmap
+
+    from raysim.rayapi.unsupported import NotEmulatedError
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        weights = {k: v.detach() for k, v in model.named_parameters()}
+
+        def loss(weights: Any, x: Any) -> Any:
+            return functional_call(model, (weights,), (x[None],)).sum()
+
+        x = torch.zeros(5, 8, device="cuda")
+        found = vmap(grad(loss), in_dims=(None, 0))(weights, x)
+        with pytest.raises(NotEmulatedError, match="nested"):
+            torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], device="cuda")
+        return {name: tuple(t.shape) for name, t in found.items()}
+
+    assert fit_value(loop, workers=1) == {"weight": (5, 4, 8), "bias": (5, 4)}
