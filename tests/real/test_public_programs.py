@@ -384,3 +384,14 @@ def test_per_sample_gradients_and_nested_tensors() -> None:
         return {name: tuple(t.shape) for name, t in found.items()}
 
     assert fit_value(loop, workers=1) == {"weight": (5, 4, 8), "bias": (5, 4)}
+
+
+def test_weights_are_made_empty() -> None:
+    """``accelerate.init_empty_weights``, as peft has it too: a weight of another's ``__dict__``."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def loop(_: Any) -> Any:
+        with accelerate.init_empty_weights():
+            return str(nn.Linear(8, 4).weight.device), tuple(nn.Linear(8, 4).weight.shape)
+
+    assert fit_value(loop, workers=1)[1] == (4, 8)
