@@ -73,6 +73,7 @@ _CHANGES = {
     "diffusers.models.modeling_utils": diffusers.install,
     "diffusers.pipelines.pipeline_utils": pipelines.install_pipelines,
     "evaluate": evaluate.install,
+    "huggingface_hub.hf_api": pipelines.install_hub,
     "psutil": _this_process,
     "safetensors.torch": files.install,
     "timm.data.readers.reader_factory": vision.install_timm,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.standins.said import program_here, say
@@ -35,6 +35,20 @@ def install_configs(r: Replaced, module: ModuleType) -> None:
 def install_pipelines(r: Replaced, module: ModuleType) -> None:
     """Of ``diffusers.pipelines.pipeline_utils``."""
     r.set(module.DiffusionPipeline, "from_pretrained", _from_folder)
+
+
+def install_hub(r: Replaced, module: ModuleType) -> None:
+    """Of ``huggingface_hub.hf_api``."""
+    r.around(module, "model_info", _listed_files, program_here)
+
+
+def _listed_files(real: Any, _who: Any, repo_id: Any, *args: Any, **kwargs: Any) -> Any:
+    """Which files a model has, as scripts ask before they load a part."""
+    folder = Path(str(stands_for(repo_id)))
+    if not folder.is_dir():
+        return real(repo_id, *args, **kwargs)
+    files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*.json"))
+    return SimpleNamespace(id=repo_id, siblings=[SimpleNamespace(rfilename=f) for f in files])
 
 
 def _from_folder(real: Any) -> Any:
