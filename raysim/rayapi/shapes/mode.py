@@ -297,7 +297,7 @@ class ShapesMode(TorchFunctionMode):
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
-        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
+        if func is _ATTENTION and hasattr(next(tensors((args, kwargs))), "placements"):
             return attend(func, *args, **kwargs)
         if func is torch.autograd.grad and self._of_weights(args, kwargs):
             return tuple(self._gradient(w) for w in tensors(args[1]))
