@@ -13,6 +13,7 @@ no time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+MOST_SIZES = 8
+"""Of inputs that a trained model only answers, which are traced; others are as the nearest."""
 _NO_STATES = Optimizer(type="SGD", foreach=False)
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
@@ -134,41 +137,63 @@ class Beside:
         steps = self._steps
         graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
+            before = apart(args), apart(kwargs)
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
-            half, steps.half = (
-                steps.half,
-                None,
-            )  # nor of another's autocast
+            half, steps.half = steps.half, None  # nor of another's autocast
             outputs = run(module, args, kwargs)
             role = steps.shared.roles[key] = Role(
                 outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
                 input_bytes=bytes_of((args, kwargs)), half=key[3] or steps.half,
             )  # fmt: skip
             steps.mode.tape, steps.half = tape, half
+        else:
+            before = args, kwargs
         self.called(module)
         steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
-            apart = steps.several.on or self.holds(module) or self._otherwise(module)
-            forward = (
-                self.forward(module, role, (args, kwargs), role.half)
-                if apart else self._own_forward(steps.latest, role, key)
-            )  # fmt: skip
+            if steps.several.on or self.holds(module) or self._otherwise(module):
+                forward = self.forward(module, role, before, role.half)
+            elif not steps.mode.generates and self._as_trained(role):
+                forward = self._own_forward(steps.latest, role, key)
+            else:
+                forward = self._of_its_size(module, role, before, role.half)
             alone = describe(module).engine == "ddp"
             steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
         elif steps.worker.prices_first:
-            steps.evaluated(self._untrained(module, role, (args, kwargs), role.half), within=False)
+            steps.evaluated(self._untrained(module, role, before, role.half), within=False)
+        elif steps.mode.generates:
+            forward = self._of_its_size(module, role, before, role.half)
+            steps.evaluated(forward, within=False)
         return answer
 
     def _untrained(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Of a model that no step has trained yet, spread as its engine has it."""
-        known, steps = self._steps.shared.forwards, self._steps
-        wrapping = describe(module)
+        steps, wrapping = self._steps, describe(module)
         world = steps.worker.context.world_size
         steps.worker.rests_with(wrapping.module, 1 / world if sharded(wrapping) else 1.0)
-        key = "untrained", steps.signature(module), role.input_bytes, half
-        if key not in known:
-            known[key] = self._first(module, role, given, half, spread=wrapping.meets)
-        return known[key]
+        return self._of_its_size(module, role, given, half)
+
+    def _as_trained(self, role: Role) -> bool:
+        """Whether its samples are as large as those of a step."""
+        each = role.input_bytes / max(1, role.batch)
+        trained = (r for r in self._steps.shared.roles.values() if r.model or r.between)
+        return any(r.input_bytes == each * r.batch for r in trained)
+
+    def _of_its_size(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
+        """Traced for itself; token after token where the context has doubled."""
+        steps, size_bytes = self._steps, role.input_bytes
+        generates, size = steps.mode.generates, size_bytes
+        if generates:
+            size = size_bytes.bit_length()
+        first = next(tensors(given), None) if generates else None
+        each = steps.signature(module), half, None if first is None else first.shape
+        sizes = steps.shared.answered.setdefault(each, {})
+        if size not in sizes:
+            if len(sizes) >= MOST_SIZES and steps.latest is not None and not generates:
+                nearest = min(sizes, key=lambda known: abs(known - size_bytes))
+                return sizes[nearest].times(size_bytes / nearest)
+            sizes[size] = self._first(module, role, given, half, spread=describe(module).meets)
+        return sizes[size]
 
     def _own_forward(self, latest: Prediction, role: Role, key: Any) -> Forward:
         """Of the trained model itself, without gradients."""
@@ -224,6 +249,24 @@ class Beside:
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
             return Forward(ns=0, parts=())
+
+
+def apart(given: Any) -> Any:
+    """The same, but caches of transformers as they are now: a forward puts its own into them."""
+    if isinstance(given, tuple):
+        return tuple(map(apart, given))
+    if isinstance(given, dict):
+        return {name: apart(value) for name, value in given.items()}
+    if not hasattr(given, "get_seq_length"):
+        return given
+    made = copy(given)
+    for name, held in vars(given).items():
+        if isinstance(held, list | dict):
+            each = map(copy, held) if isinstance(held, list) else held.items()
+            setattr(made, name, type(held)(each))
+        else:
+            setattr(made, name, apart(held))
+    return made
 
 
 def sharded(wrapping: Wrapping) -> bool:
