@@ -12,7 +12,7 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,15 @@ from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
+from raysim.rayapi.shapes.roles import (
+    Role,
+    again,
+    bytes_of,
+    example_of,
+    is_context,
+    is_token,
+    samples_of,
+)
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of, local_part
@@ -182,16 +190,18 @@ class Beside:
     def _of_its_size(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Traced for itself; token after token where the context has doubled."""
         steps, size_bytes = self._steps, role.input_bytes
-        generates, size = steps.mode.generates, size_bytes
+        generates, size, first, longest = steps.mode.generates, size_bytes, None, 0
         if generates:
-            size = size_bytes.bit_length()
-        first = next(tensors(given), None) if generates else None
-        each = steps.signature(module), half, None if first is None else first.shape
+            inputs = list(tensors(given))
+            first, longest = inputs[0].shape, _context(inputs)
+            size = longest.bit_length()
+        each = steps.signature(module), half, first
         sizes = steps.shared.answered.setdefault(each, {})
         if size not in sizes:
             if len(sizes) >= MOST_SIZES and steps.latest is not None and not generates:
                 nearest = min(sizes, key=lambda known: abs(known - size_bytes))
                 return sizes[nearest].times(size_bytes / nearest)
+            given = apart(given[0], longest - 1), apart(given[1], longest - 1)
             sizes[size] = self._first(module, role, given, half, spread=describe(module).meets)
         return sizes[size]
 
@@ -251,21 +261,39 @@ class Beside:
             return Forward(ns=0, parts=())
 
 
-def apart(given: Any) -> Any:
-    """The same, but caches of transformers as they are now: a forward puts its own into them."""
+def _context(inputs: Sequence[torch.Tensor]) -> int:
+    """Tokens that a token is said after, itself among them; 0: nobody says, or it is a prompt."""
+    return max((t.shape[-1] for t in inputs if is_context(t)), default=0) * is_token(inputs)
+
+
+def apart(given: Any, tokens: int = 0) -> Any:
+    """The same, but caches of transformers as they are now: a forward puts its own into them.
+
+    ``tokens``: as long as after so many.
+    """
     if isinstance(given, tuple):
-        return tuple(map(apart, given))
+        return tuple(apart(part, tokens) for part in given)
     if isinstance(given, dict):
-        return {name: apart(value) for name, value in given.items()}
+        return {name: apart(value, tokens) for name, value in given.items()}
     if not hasattr(given, "get_seq_length"):
         return given
     made = copy(given)
     for name, held in vars(given).items():
-        if isinstance(held, list | dict):
-            each = map(copy, held) if isinstance(held, list) else held.items()
-            setattr(made, name, type(held)(each))
+        if isinstance(held, list):
+            setattr(made, name, [_layer(layer, tokens) for layer in held])
         else:
-            setattr(made, name, apart(held))
+            crosses = hasattr(given, "cross_attention_cache")
+            setattr(made, name, apart(held, 0 if crosses else tokens))
+    return made
+
+
+def _layer(layer: Any, tokens: int) -> Any:
+    """Of a cache: keys and values of so many tokens, where they grow with them."""
+    made = copy(layer)
+    for name, held in vars(layer).items() if hasattr(layer, "get_seq_length") else ():
+        if tokens > 0 and isinstance(held, torch.Tensor) and held.dim() == 4:
+            sizes = (*held.shape[:2], tokens, held.shape[3])
+            setattr(made, name, torch.empty(sizes, dtype=held.dtype, device=held.device))
     return made
 
 
