@@ -426,3 +426,18 @@ def test_a_trained_model_says_token_after_token() -> None:
     assert roles <= 4  # the step's, a prompt's, a first token's, those after
     # 0.1 GB of fp32 weights and 50 kernels a token; a step's forward has 1.7 TFLOP, 35 ms of fp32
     assert 40 * 0.2e-3 < took_s < 40 * 5e-3
+
+
+def test_functional_collectives_of_a_script() -> None:
+    """open_clip's loss: over all ranks, whose group is None here."""
+    import torch.distributed._functional_collectives as functional
+
+    def loop(_: Any) -> Any:
+        model, world = nn.Linear(8, 4).cuda(), torch.distributed.group.WORLD
+        out = model(torch.zeros(3, 8, device="cuda"))
+        whole = functional.all_gather_tensor_autograd(out, gather_dim=0, group=world)
+        part = functional.reduce_scatter_tensor(whole.detach(), "sum", 0, world)
+        (out @ whole.T).sum().backward()
+        return tuple(whole.shape), tuple(part.shape), model.weight.grad is not None
+
+    assert fit_value(loop, workers=2) == ((6, 4), (3, 4), True)
