@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
-import torch.distributed.nn.functional as differentiable
+from torch.distributed.nn import functional as differentiable
 
 from raysim.perf.collectives import GroupShape, Operation, collective
 from raysim.rayapi.shapes import links, mesh, spread
@@ -39,6 +39,8 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
+_nn: Any = differentiable
+"""Whose functions warn that they are no longer torch's choice."""
 _FUTURE = SimpleNamespace(wait=list, done=lambda: True, value=list)
 _DONE = SimpleNamespace(
     wait=lambda *_: True, is_completed=lambda: True, get_future=lambda: _FUTURE
@@ -93,7 +95,7 @@ def _of_group(ours: Callable[..., Any], real: Any, _: Steps, *args: Any, **kwarg
 
 
 def _gathered(self: torch.Tensor, gather_dim: int, group: Any) -> torch.Tensor:
-    return torch.cat(differentiable.all_gather(self.contiguous(), group=group), gather_dim)
+    return torch.cat(_nn._AllGather.apply(group, self.contiguous()), gather_dim)  # noqa: SLF001
 
 
 def _scattered(
@@ -101,12 +103,14 @@ def _scattered(
 ) -> torch.Tensor:  # fmt: skip
     parts = [t.contiguous() for t in self.chunk(dist.get_world_size(group), scatter_dim)]
     out = torch.empty_like(parts[0])
-    made: torch.Tensor = differentiable.reduce_scatter(out, parts, _OPS[reduceOp.lower()], group)
+    op = _OPS[reduceOp.lower()]
+    made: torch.Tensor = _nn._Reduce_Scatter.apply(op, group, out, *parts)  # noqa: SLF001
     return made
 
 
 def _summed(self: torch.Tensor, reduceOp: str, group: Any) -> torch.Tensor:  # noqa: N803
-    made: torch.Tensor = differentiable.all_reduce(self, _OPS[reduceOp.lower()], group)
+    op = _OPS[reduceOp.lower()]
+    made: torch.Tensor = _nn._AllReduce.apply(op, group, self)  # noqa: SLF001
     return made
 
 
