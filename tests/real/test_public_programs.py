@@ -441,3 +441,17 @@ def test_functional_collectives_of_a_script() -> None:
         return tuple(whole.shape), tuple(part.shape), model.weight.grad is not None
 
     assert fit_value(loop, workers=2) == ((6, 4), (3, 4), True)
+
+
+def test_files_are_loaded_to_the_gpu(tmp_path: Path) -> None:
+    """nanochat's table of bytes: integers that ``map_location`` moves; litgpt names the state."""
+    torch.save(torch.arange(10), tmp_path / "table.pt")
+
+    def loop(_: Any) -> Any:
+        with (tmp_path / "table.pt").open("rb") as file:
+            table = torch.load(file, map_location="cuda")
+        model = nn.Linear(8, 4)
+        model.load_state_dict(state_dict=model.state_dict(), strict=False)
+        return str(table.device), table[torch.tensor([1, 2], device="cuda")].tolist()
+
+    assert fit_value(loop, workers=1) == ("cuda:0", [1, 2])

@@ -79,7 +79,7 @@ def _listed(real: Any, steps: Steps, github: str, *args: Any, **kwargs: Any) -> 
         return []
 
 
-def _load(real: Any, _steps: Steps, module: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-    if isinstance(state, Unread):
+def _load(real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(args[0] if args else kwargs.get("state_dict"), Unread):
         return torch.nn.modules.module._IncompatibleKeys([], [])  # noqa: SLF001  (its answer)
-    return real(module, state, *args, **kwargs)
+    return real(module, *args, **kwargs)
