@@ -189,16 +189,17 @@ class Beside:
 
     def _of_its_size(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Traced for itself; token after token where the context has doubled."""
-        steps, size_bytes = self._steps, role.input_bytes
-        generates, size, first, longest = steps.mode.generates, size_bytes, None, 0
-        if generates:
-            inputs = list(tensors(given))
+        steps, size_bytes, first, longest = self._steps, role.input_bytes, None, 0
+        generates, size, inputs = steps.mode.generates, size_bytes, list(tensors(given))
+        is_next = generates and is_token(inputs)
+        if is_next:
             first, longest = inputs[0].shape, _context(inputs)
             size = longest.bit_length()
-        each = steps.signature(module), half, first
+        each = steps.signature(module), half, generates, first
         sizes = steps.shared.answered.setdefault(each, {})
         if size not in sizes:
-            if len(sizes) >= MOST_SIZES and steps.latest is not None and not generates:
+            is_learning = steps.latest is not None or generates
+            if len(sizes) >= MOST_SIZES and is_learning and not is_next:
                 nearest = min(sizes, key=lambda known: abs(known - size_bytes))
                 return sizes[nearest].times(size_bytes / nearest)
             given = apart(given[0], longest - 1), apart(given[1], longest - 1)
@@ -262,8 +263,8 @@ class Beside:
 
 
 def _context(inputs: Sequence[torch.Tensor]) -> int:
-    """Tokens that a token is said after, itself among them; 0: nobody says, or it is a prompt."""
-    return max((t.shape[-1] for t in inputs if is_context(t)), default=0) * is_token(inputs)
+    """Tokens that a token is said after, itself among them; 0: nobody says."""
+    return max((t.shape[-1] for t in inputs if is_context(t)), default=0)
 
 
 def apart(given: Any, tokens: int = 0) -> Any:
