@@ -121,6 +121,7 @@ def trace(
     compute, unknown = autocast or weights, script.unknown if script else None
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     _introduce(given, example_inputs, listener)
+    asked = list(tensors(given))  # the model may put more into a dictionary
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     with unheard() if is_spread(model) else nullcontext():
         outputs, has_loss = _run(model, given, loss, listener, casts, graph=not answers)
@@ -129,7 +130,7 @@ def trace(
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast, outputs)
-    _tell(script, walk, given, listener)
+    _tell(script, walk, asked, listener)
     return assemble(
         walk, listener, outputs, name=name or type(module).__name__,
         architecture=type(module).__name__, first=_leading(given), compute=compute,

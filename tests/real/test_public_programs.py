@@ -455,3 +455,32 @@ def test_files_are_loaded_to_the_gpu(tmp_path: Path) -> None:
         return str(table.device), table[torch.tensor([1, 2], device="cuda")].tolist()
 
     assert fit_value(loop, workers=1) == ("cuda:0", [1, 2])
+
+
+def test_a_model_may_put_its_outputs_into_what_it_is_given() -> None:
+    """As sentence-transformers' do: their dictionary had more tensors in backward than before."""
+
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, features: Any) -> Any:
+            features["seen"] = self.layer(features["x"])
+            return features
+
+    def loop(_: Any) -> Any:
+        model = Adds().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _step in range(2):
+            features = {"x": torch.zeros(3, 8, device="cuda")}
+            model(features)["seen"].sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            found = [
+                model(transformers.BatchEncoding({"x": torch.zeros(n, 8, device="cuda")}))
+                for n in (5, 2, 5)
+            ]
+        return [tuple(f["seen"].shape) for f in found]
+
+    assert fit_value(loop, workers=1) == [(5, 4), (2, 4), (5, 4)]

@@ -8,6 +8,7 @@ Not modelled: CUDA graphs and IPC.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -53,6 +54,7 @@ from raysim.rayapi.shapes.known import META, to_device
 from raysim.rayapi.shapes.mode import transforms
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.operators import tensors
 
 
 class Replaced:
@@ -215,7 +217,14 @@ def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> An
         steps.loose.end()
     devices.entered(steps, module)
     args, kwargs = devices.given(steps, module, args, kwargs)
+    if len(args) == 1 and isinstance(args[0], UserDict) and not list(tensors(kwargs)):
+        real, args = partial(_of_whole, real, args[0]), (dict(args[0].data),)
     return steps.forward(real, module, args, kwargs)
+
+
+def _of_whole(real: Any, whole: Any, module: Any, _data: Any, **kwargs: Any) -> Any:
+    """Of a ``BatchEncoding`` alone (sentence-transformers), whose tensors no pytree sees."""
+    return real(module, whole, **kwargs)
 
 
 def _of_own_batch(_real: Any, steps: Steps, norm: Any, given: torch.Tensor) -> torch.Tensor:

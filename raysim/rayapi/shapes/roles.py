@@ -134,11 +134,15 @@ def is_context(tensor: torch.Tensor) -> bool:
 
 
 def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What a module is given, as the tracer takes it: a sequence or, with names, a mapping."""
+    """What a module is given, as the tracer takes it: a sequence or, with names, a mapping.
+
+    In dictionaries of its own: some models put their outputs into those (sentence-transformers).
+    """
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: t, (args, dict(kwargs)))
     if not kwargs:
         return args
     if not args:
-        return dict(kwargs)
+        return kwargs
     return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
 
 

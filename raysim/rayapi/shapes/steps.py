@@ -147,8 +147,8 @@ class Steps:
             self._repeats = self._repeats or (self._forwards > 1 and self._alone(module))
             return again(role.outputs)
         self.recomputes, self.half = "", None
-        outputs = self._run(run, module, args, kwargs)
         self._example = example_of(describe(module).module, args, kwargs)
+        outputs = self._run(run, module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = replace(
                 role_of(outputs, (args, kwargs)), recomputes=self.recomputes, half=self.half
