@@ -71,15 +71,6 @@ def remembers_packages(r: Replaced, module: ModuleType) -> None:
     r.set(module, "_is_package_available", cache)
 
 
-def collects_nothing(r: Replaced, module: ModuleType) -> None:
-    """Of ``accelerate.utils.memory``: all ranks' objects are one heap, which each would look at."""
-
-    def clear(real: Any, _worker: Any, garbage_collection: bool = False) -> None:  # noqa: ARG001
-        real()
-
-    r.around(module, "clear_device_cache", clear, worker_here)
-
-
 def ask_again() -> None:
     """The machine is another one: what was remembered of the last is forgotten."""
     for name in _ASK:

@@ -64,7 +64,6 @@ _CHANGES = {
     "accelerate.state": accelerate.install,
     "accelerate.utils.fsdp_utils": accelerate.no_loading,
     "accelerate.utils.imports": accelerate.remembers_packages,
-    "accelerate.utils.memory": accelerate.collects_nothing,
     "accelerate.utils.modeling": files.own_storages,
     "accelerate.utils.other": files.own_storages,
     "datasets": hub.install,

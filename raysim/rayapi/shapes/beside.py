@@ -145,7 +145,7 @@ class Beside:
         steps = self._steps
         graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
-            before = apart(args), apart(kwargs)
+            before = as_it_was(args), as_it_was(kwargs)
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
             half, steps.half = steps.half, None  # nor of another's autocast
             outputs = run(module, args, kwargs)
@@ -202,7 +202,7 @@ class Beside:
             if len(sizes) >= MOST_SIZES and is_learning and not is_next:
                 nearest = min(sizes, key=lambda known: abs(known - size_bytes))
                 return sizes[nearest].times(size_bytes / nearest)
-            given = apart(given[0], longest - 1), apart(given[1], longest - 1)
+            given = as_it_was(given[0], longest - 1), as_it_was(given[1], longest - 1)
             sizes[size] = self._first(module, role, given, half, spread=describe(module).meets)
         return sizes[size]
 
@@ -267,15 +267,15 @@ def _context(inputs: Sequence[torch.Tensor]) -> int:
     return max((t.shape[-1] for t in inputs if is_context(t)), default=0)
 
 
-def apart(given: Any, tokens: int = 0) -> Any:
+def as_it_was(given: Any, tokens: int = 0) -> Any:
     """The same, but caches of transformers as they are now: a forward puts its own into them.
 
     ``tokens``: as long as after so many.
     """
     if isinstance(given, tuple):
-        return tuple(apart(part, tokens) for part in given)
+        return tuple(as_it_was(part, tokens) for part in given)
     if isinstance(given, dict):
-        return {name: apart(value, tokens) for name, value in given.items()}
+        return {name: as_it_was(value, tokens) for name, value in given.items()}
     if not hasattr(given, "get_seq_length"):
         return given
     made = copy(given)
@@ -284,7 +284,7 @@ def apart(given: Any, tokens: int = 0) -> Any:
             setattr(made, name, [_layer(layer, tokens) for layer in held])
         else:
             crosses = hasattr(given, "cross_attention_cache")
-            setattr(made, name, apart(held, 0 if crosses else tokens))
+            setattr(made, name, as_it_was(held, 0 if crosses else tokens))
     return made
 
 
