@@ -190,6 +190,7 @@ def _with_flags(path: Path, options: RunOptions) -> tuple[str, ...]:
 def _play(scenario: ProgramScenario, options: RunOptions, watch: Watch) -> Result:
     """Run a program; what it prints goes to standard error where ours must stand alone."""
     aside = contextlib.redirect_stdout(sys.stderr) if options.alone else contextlib.nullcontext()
+    scenario = replace(scenario, job=replace(scenario.job, stops=options.until is None))
     with aside:
         result = _simulate(scenario, options, watch)
     told = result.summary["program"]

@@ -1,9 +1,10 @@
 """When a training program has shown enough: so many optimizer steps, or steps that are alike.
 
 A loop of a million steps says after some thousands what a step takes, and goes on for as long as
-it was asked to: a script under a launcher is stopped there, and its report says so. A program of
-Ray's libraries is not: what it does with its runs is its answer. Loops that end when a loss is
-small enough never end on shapes, and are stopped likewise.
+it was asked to: a script under a launcher is stopped there, and its report says so. So is a program
+of Ray that ``raysim run`` plays, in its only training run; not one of Ray Tune, of several runs, or
+on machines that fail, nor in a plan: what it does with those is its answer. Loops that end when a
+loss is small enough never end on shapes, and are stopped likewise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ STEP_CALLS = 20
 """What else a step of a rank takes here, in such calls: 0.4 ms, where a call takes 20 us."""
 ALIKE = 0.03
 """Two paces that differ by less are one: episodes of agents differ in length."""
+_TUNE = "tune"
+"""What ``Tuner`` leaves in a session."""
 END = "--until end plays all of it"
 
 
@@ -30,8 +33,8 @@ class Enough:
     Parameters
     ----------
     steps
-        After how many of its optimizer steps a run has shown enough; 0: at its end; None: of a
-        launched script on GPUs, when ``MOST_CALLS`` are over and steps are alike.
+        After how many of its optimizer steps a run has shown enough; 0: at its end; None: on GPUs,
+        when ``MOST_CALLS`` are over and steps are alike.
     """
 
     def __init__(self, steps: int | None) -> None:
@@ -53,9 +56,14 @@ class Enough:
             if done >= self._asked and not self.why:
                 self.why = f"after {done:,} optimizer step{'s' * (done > 1)}, as asked"
                 session.stop_here(self.why)
-        elif worker.run.launched and worker.torch_steps is not None:
+        elif worker.torch_steps is not None and self._is_all(worker):
             calls = STEP_CALLS * done + worker.torch_steps.mode.heard
             self._look(session, done, calls * worker.context.world_size)
+
+    def _is_all(self, worker: Worker) -> bool:
+        """Whether this run is what its program is about."""
+        run = worker.run
+        return run.launched or (len(self._done) == 1 and _TUNE not in run.session.libraries)
 
     def _look(self, session: Any, done: int, calls: int) -> None:
         """Whether the second half has the second quarter's pace."""

@@ -437,7 +437,7 @@ def run_script(
     limit_s: float = LIMIT_S,
     training: TrainingConstants | None = None,
     last: bool = False,
-    steps: int | None = None,
+    steps: int | None = 0,
 ) -> Session:
     """Run a script as ``python path argv...`` would.
 

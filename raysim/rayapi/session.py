@@ -105,7 +105,7 @@ class Session:
 
     def __init__(
         self, cluster: Any, *, compute: Compute | None = None, limit_s: float = LIMIT_S,
-        training: TrainingConstants | None = None, last: bool = False, steps: int | None = None,
+        training: TrainingConstants | None = None, last: bool = False, steps: int | None = 0,
     ) -> None:  # fmt: skip
         self.training = training or TrainingConstants()
         self.enough = Enough(steps)

@@ -120,7 +120,7 @@ def trace(
     walk = Walk(model, cuts, weights)
     compute, unknown = autocast or weights, script.unknown if script else None
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
-    _introduce(given, example_inputs, listener)
+    asked = _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     with unheard() if is_spread(model) else nullcontext():
         outputs, has_loss = _run(model, given, loss, listener, casts, graph=not answers)
@@ -129,7 +129,7 @@ def trace(
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast, outputs)
-    _tell(script, walk, given, listener)
+    _tell(script, walk, asked, listener)
     return assemble(
         walk, listener, outputs, name=name or type(module).__name__,
         architecture=type(module).__name__, first=_leading(given), compute=compute,
@@ -146,13 +146,15 @@ def _tell(script: Script | None, walk: Walk, given: Any, listener: Listener) -> 
     script.kept([listener.key(t) in keys for t in tensors(given)], keys)
 
 
-def _introduce(given: Any, real: Any, listener: Listener) -> None:
-    """Inputs that grow with the batch, and those with values."""
-    for t, own in zip(tensors(given), tensors(real), strict=True):
+def _introduce(given: Any, real: Any, listener: Listener) -> list[torch.Tensor]:
+    """Inputs that grow with the batch, and those with values; a model may add to a dictionary."""
+    asked = list(tensors(given))
+    for t, own in zip(asked, tensors(real), strict=True):
         if t.dim() and t.shape[0] == listener.batch:
             listener.mark(t)
         if not own.is_floating_point():
             listener.values.learn(t, own)
+    return asked
 
 
 @contextmanager

@@ -110,6 +110,8 @@ class ProgramJob:
     until_s: float | None = None
     steps: int | None = None
     """Optimizer steps of a training run after which a script is stopped (``rayapi.enough``)."""
+    stops: bool = False
+    """Where those are None: a Ray program is stopped, too, once its only run's steps are alike."""
 
     @property
     def title(self) -> str:

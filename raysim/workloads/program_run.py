@@ -198,9 +198,11 @@ def _drive(job: ProgramJob, cluster: Cluster, compute: Compute, submitter: Submi
                 training=job.training, last=True, steps=job.steps,
             )  # fmt: skip
             return DriverExit(how="ok")
+        fails = job.faults or job.spot  # how it fares is its answer
+        to_its_end = job.steps is None and (fails or not job.stops)
         run_script(
             job.script, job.args, cluster=cluster, compute=compute, limit_s=limit_s,
-            training=job.training, last=True, steps=job.steps,
+            training=job.training, last=True, steps=0 if to_its_end else job.steps,
         )  # fmt: skip
     except ProgramHangs as wait:
         if wait.enough:

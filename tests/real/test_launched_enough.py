@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,31 @@ for step in count():  # until the loss is small, as regression/main.py
 """
 
 
-def summary(tmp_path: Path, until: str | None) -> dict[str, Any]:
+OF_RAY = f"""
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def loop():
+{"".join(f"    {line}" for line in LOOP.splitlines(keepends=True))}
+for _ in range(RUNS):
+    TorchTrainer(loop, scaling_config=ScalingConfig(num_workers=1, use_gpu=True)).fit()
+"""
+
+
+def summary(tmp_path: Path, until: str | None, text: str = LOOP) -> dict[str, Any]:
     script = tmp_path / "loop.py"
-    script.write_text(LOOP)
-    made = script_scenario(script, until=until, launcher="python")
+    script.write_text(text)
+    (tmp_path / "cluster.yaml").write_text("nodes: 1\nnode: hgx-h100-8\n")
+    how: Any = {"launcher": "python"} if text == LOOP else {"cluster": tmp_path / "cluster.yaml"}
+    made = script_scenario(script, until=until, **how)
+    made = replace(made, job=replace(made.job, stops=True))
     found: dict[str, Any] = raysim.run(made, record=False).summary
     return found
 
 
 def steps(found: dict[str, Any]) -> int:
-    (report,) = found["libraries"]
-    table = next(t for t in report["tables"] if t["title"] == "Training steps")
-    return sum(row[1] for row in table["rows"])
+    tables = (t for report in found["libraries"] for t in report["tables"])
+    return sum(row[1] for t in tables if t["title"] == "Training steps" for row in t["rows"])
 
 
 def test_a_loop_is_stopped_after_as_many_steps_as_asked(tmp_path: Path) -> None:
@@ -61,3 +75,15 @@ def test_a_loop_stops_by_itself_once_steps_are_alike(
     assert "by itself" in found["verdict"]["text"]
     assert "--until end" in found["verdict"]["text"]
     assert steps(summary(tmp_path, "end")) == 1001
+
+
+def test_a_program_s_only_training_run_is_stopped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of several is not: what each takes is the program's answer."""
+    monkeypatch.setattr(enough, "MOST_CALLS", 4_000)
+    found = summary(tmp_path, None, OF_RAY.replace("RUNS", "1"))
+    assert 50 < steps(found) < 200
+    assert "by itself" in found["verdict"]["text"]
+    monkeypatch.setattr(enough, "MOST_CALLS", 100_000)
+    assert steps(summary(tmp_path, None, OF_RAY.replace("RUNS", "2"))) == 2002

@@ -316,3 +316,171 @@ def test_gradients_of_weights_are_a_backward() -> None:
         return [tuple(t.shape) for t in found], time.time() > begin
 
     assert fit_value(loop, workers=1) == ([(4, 8), (4,)], True)
+
+
+def test_a_loss_picks_the_places_of_known_labels() -> None:
+    """TRL's KTO: ``nonzero`` of labels, and of what a loss makes of them."""
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        good = torch.tensor([True, False, True, True]).cuda()
+        for _step in range(2):
+            out = model(torch.zeros(4, 8, device="cuda"))
+            chosen, rejected = (torch.nonzero(m).view(-1) for m in (good, ~good))
+            loss = out[chosen].sum() - out.index_select(0, rejected).sum()
+            loss.backward()
+            optimizer.step()
+        return len(chosen), len(rejected)
+
+    assert fit_value(loop, workers=1) == (3, 1)
+
+
+def test_a_reference_s_own_autocast_counts() -> None:
+    """As Accelerate prepares TRL's reference model: it was priced in fp32."""
+
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8192, 8192)
+
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cuda", torch.bfloat16):
+                return self.layer(x)
+
+    def loop(_: Any) -> Any:
+        model, reference = nn.Linear(8192, 8192).cuda(), Casts().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        x = torch.zeros(8192, 8192, device="cuda")
+        for _step in range(3):
+            model(x).sum().backward()
+            with torch.no_grad():
+                reference(x)
+            optimizer.step()
+        (found,) = steps_here().shared.beside.values()
+        return float(found[1].ns)
+
+    flops = 2.0 * 8192**3
+    assert fit_value(loop, workers=1) < 1e9 * flops / 200e12  # an H100's fp32 is 67 TFLOP/s
+
+
+def test_per_sample_gradients_and_nested_tensors() -> None:
+    """torch.func's transforms run a model on shapes; ragged batches are refused by name."""
+    from torch.func import functional_call, grad, vmap
+
+    from raysim.rayapi.unsupported import NotEmulatedError
+
+    def loop(_: Any) -> Any:
+        model = nn.Linear(8, 4).cuda()
+        weights = {k: v.detach() for k, v in model.named_parameters()}
+
+        def loss(weights: Any, x: Any) -> Any:
+            return functional_call(model, (weights,), (x[None],)).sum()
+
+        x = torch.zeros(5, 8, device="cuda")
+        found = vmap(grad(loss), in_dims=(None, 0))(weights, x)
+        with pytest.raises(NotEmulatedError, match="nested"):
+            torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], device="cuda")
+        return {name: tuple(t.shape) for name, t in found.items()}
+
+    assert fit_value(loop, workers=1) == {"weight": (5, 4, 8), "bias": (5, 4)}
+
+
+def test_weights_are_made_empty() -> None:
+    """``accelerate.init_empty_weights``, as peft has it too: a weight of another's ``__dict__``."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def loop(_: Any) -> Any:
+        with accelerate.init_empty_weights():
+            return str(nn.Linear(8, 4).weight.device), tuple(nn.Linear(8, 4).weight.shape)
+
+    assert fit_value(loop, workers=1)[1] == (4, 8)
+
+
+def test_a_trained_model_says_token_after_token() -> None:
+    """GRPO and its like: each token took a training step's whole forward, and was run anew."""
+
+    def loop(config: Any) -> Any:
+        llama = transformers.LlamaConfig(
+            hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
+            num_key_value_heads=8, vocab_size=512,
+        )  # fmt: skip
+        model = transformers.AutoModelForCausalLM.from_config(llama).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        long = torch.zeros(8, 4096, dtype=torch.long, device="cuda")
+        for _step in range(2):
+            model(input_ids=long, labels=long).loss.backward()
+            optimizer.step()
+        ids = torch.zeros(8, 100, dtype=torch.long)
+        mask = (torch.arange(100) >= 4).expand(8, 100).long()
+        torch.cuda.synchronize()
+        begin = time.time()
+        said = {"attention_mask": mask.cuda(), "max_new_tokens": 40, "pad_token_id": 0}
+        out = model.generate(ids.cuda(), **said)
+        torch.cuda.synchronize()
+        roles = [r for r in steps_here().shared.roles.values() if r.batch == 8]
+        return tuple(out.shape), time.time() - begin, len(roles)
+
+    shape, took_s, roles = fit_value(loop, workers=1)
+    assert shape == (8, 140)
+    assert roles <= 4  # the step's, a prompt's, a first token's, those after
+    # 0.1 GB of fp32 weights and 50 kernels a token; a step's forward has 1.7 TFLOP, 35 ms of fp32
+    assert 40 * 0.2e-3 < took_s < 40 * 5e-3
+
+
+def test_functional_collectives_of_a_script() -> None:
+    """open_clip's loss: over all ranks, whose group is None here."""
+    import torch.distributed._functional_collectives as functional
+
+    def loop(_: Any) -> Any:
+        model, world = nn.Linear(8, 4).cuda(), torch.distributed.group.WORLD
+        out = model(torch.zeros(3, 8, device="cuda"))
+        whole = functional.all_gather_tensor_autograd(out, gather_dim=0, group=world)
+        part = functional.reduce_scatter_tensor(whole.detach(), "sum", 0, world)
+        (out @ whole.T).sum().backward()
+        return tuple(whole.shape), tuple(part.shape), model.weight.grad is not None
+
+    assert fit_value(loop, workers=2) == ((6, 4), (3, 4), True)
+
+
+def test_files_are_loaded_to_the_gpu(tmp_path: Path) -> None:
+    """nanochat's table of bytes: integers that ``map_location`` moves; litgpt names the state."""
+    torch.save(torch.arange(10), tmp_path / "table.pt")
+
+    def loop(_: Any) -> Any:
+        with (tmp_path / "table.pt").open("rb") as file:
+            table = torch.load(file, map_location="cuda")
+        model = nn.Linear(8, 4)
+        model.load_state_dict(state_dict=model.state_dict(), strict=False)
+        return str(table.device), table[torch.tensor([1, 2], device="cuda")].tolist()
+
+    assert fit_value(loop, workers=1) == ("cuda:0", [1, 2])
+
+
+def test_a_model_may_put_its_outputs_into_what_it_is_given() -> None:
+    """As sentence-transformers' do: their dictionary had more tensors in backward than before."""
+
+    class Adds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, features: Any) -> Any:
+            features["seen"] = self.layer(features["x"])
+            return features
+
+    def loop(_: Any) -> Any:
+        model = Adds().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _step in range(2):
+            features = {"x": torch.zeros(3, 8, device="cuda")}
+            model(features)["seen"].sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            found = [
+                model(transformers.BatchEncoding({"x": torch.zeros(n, 8, device="cuda")}))
+                for n in (5, 2, 5)
+            ]
+        return [tuple(f["seen"].shape) for f in found]
+
+    assert fit_value(loop, workers=1) == [(5, 4), (2, 4), (5, 4)]

@@ -26,6 +26,7 @@ from raysim.rayapi.deepspeed.moe_groups import configure_moe_param_groups
 from raysim.rayapi.deepspeed.offloaded import Offloaded
 from raysim.rayapi.deepspeed.schedules import schedule_of
 from raysim.rayapi.deepspeed.settings import config_of, read
+from raysim.rayapi.deepspeed.zero import ZeroParamStatus
 from raysim.rayapi.shapes.here import steps_here
 from raysim.rayapi.shapes.optimizers import optimizer_of
 from raysim.rayapi.shapes.plans import Wrapping
@@ -157,6 +158,7 @@ class DeepSpeedEngine(torch.nn.Module):
         if self._settings.zero.stage == 3:
             for number, p in enumerate(self.module.parameters()):
                 p.ds_id, p.ds_shape, p.ds_numel = number, p.shape, p.numel()
+                p.ds_status = ZeroParamStatus.NOT_AVAILABLE
         if optimizer is None and given:  # without parameters it only evaluates
             grouped = configure_moe_param_groups(given) if mixtures else given
             optimizer = _of_json(grouped, self._settings)

@@ -25,7 +25,7 @@ from raysim.rayapi.huggingface import (
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import downloads
 from raysim.rayapi.shapes.here import worker_here
-from raysim.rayapi.standins import configs, hub, tokens, vision
+from raysim.rayapi.standins import configs, hub, pipelines, tokens, vision
 from raysim.rayapi.standins.absent import evaluate
 
 if TYPE_CHECKING:
@@ -69,8 +69,11 @@ _CHANGES = {
     "datasets": hub.install,
     "datasets.arrow_dataset": hub.install_rows,
     "datasets.load": hub.install,
+    "diffusers.configuration_utils": pipelines.install_configs,
     "diffusers.models.modeling_utils": diffusers.install,
+    "diffusers.pipelines.pipeline_utils": pipelines.install_pipelines,
     "evaluate": evaluate.install,
+    "huggingface_hub.hf_api": pipelines.install_hub,
     "psutil": _this_process,
     "safetensors.torch": files.install,
     "timm.data.readers.reader_factory": vision.install_timm,

@@ -10,6 +10,7 @@ Not modelled: launchers over MPI and Slurm, commands that are no Python, restart
 
 from __future__ import annotations
 
+import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -85,11 +86,19 @@ class Command:
         return f"{launcher} {Path(self.script).name}"
 
     def file(self, folder: Path) -> Path:
-        """The script's file, seen from a folder; a module's as ``-m`` finds it there."""
+        """The script's file, seen from a folder; a module's as ``-m`` finds it there.
+
+        Or in ``PYTHONPATH`` and among what is installed, without importing what it is part of.
+        """
         if not self.module:
             return folder / self.script
-        path = folder.joinpath(*self.script.split("."))
-        return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+        places = [folder, *map(Path, filter(None, sys.path))]
+        found = [_of_module(place.joinpath(*self.script.split("."))) for place in places]
+        return next((file for file in found if file.is_file()), found[0])
+
+
+def _of_module(path: Path) -> Path:
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 class _Parser(ArgumentParser):

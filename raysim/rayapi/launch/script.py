@@ -87,7 +87,7 @@ class Script:
     def _is_own(self, module: Any) -> bool:
         try:
             places = iter(getattr(module, "__path__", ()))
-        except KeyError:  # a namespace whose package has failed to be imported
+        except (KeyError, TypeError):  # of a package that failed, or a stand-in that has any name
             return False
         path = str(getattr(module, "__file__", None) or next(places, ""))
         return path.startswith(self._folders) and not path.startswith(_NOT_OWN)

@@ -12,7 +12,8 @@ no time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,15 @@ from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import no_value
 from raysim.rayapi.shapes.plans import Wrapping, describe
 from raysim.rayapi.shapes.prediction import Forward, Prediction
-from raysim.rayapi.shapes.roles import Role, again, bytes_of, example_of, samples_of
+from raysim.rayapi.shapes.roles import (
+    Role,
+    again,
+    bytes_of,
+    example_of,
+    is_context,
+    is_token,
+    samples_of,
+)
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of, local_part
@@ -38,6 +47,8 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
+MOST_SIZES = 8
+"""Of inputs that a trained model only answers, which are traced; others are as the nearest."""
 _NO_STATES = Optimizer(type="SGD", foreach=False)
 _C: Any = torch._C  # noqa: SLF001  (modes of a thread have no other door)
 
@@ -134,37 +145,66 @@ class Beside:
         steps = self._steps
         graph = torch.is_grad_enabled() and steps.worker.answers  # which nobody goes back through
         if role is None:
+            before = as_it_was(args), as_it_was(kwargs)
             tape, steps.mode.tape = steps.mode.tape, None  # no part of the loss that is under way
+            half, steps.half = steps.half, None  # nor of another's autocast
             outputs = run(module, args, kwargs)
-            steps.mode.tape = tape
             role = steps.shared.roles[key] = Role(
                 outputs=again(outputs, grad=graph), batch=samples_of((args, kwargs)),
-                input_bytes=bytes_of((args, kwargs)),
+                input_bytes=bytes_of((args, kwargs)), half=key[3] or steps.half,
             )  # fmt: skip
+            steps.mode.tape, steps.half = tape, half
+        else:
+            before = args, kwargs
         self.called(module)
         steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
-            apart = steps.several.on or self.holds(module) or self._otherwise(module)
-            forward = (
-                self.forward(module, role, (args, kwargs), key[3])
-                if apart else self._own_forward(steps.latest, role, key)
-            )  # fmt: skip
+            if steps.several.on or self.holds(module) or self._otherwise(module):
+                forward = self.forward(module, role, before, role.half)
+            elif not steps.mode.generates and self._as_trained(role):
+                forward = self._own_forward(steps.latest, role, key)
+            else:
+                forward = self._of_its_size(module, role, before, role.half)
             alone = describe(module).engine == "ddp"
             steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
         elif steps.worker.prices_first:
-            steps.evaluated(self._untrained(module, role, (args, kwargs), key[3]), within=False)
+            steps.evaluated(self._untrained(module, role, before, role.half), within=False)
+        elif steps.mode.generates:
+            forward = self._of_its_size(module, role, before, role.half)
+            steps.evaluated(forward, within=False)
         return answer
 
     def _untrained(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
         """Of a model that no step has trained yet, spread as its engine has it."""
-        known, steps = self._steps.shared.forwards, self._steps
-        wrapping = describe(module)
+        steps, wrapping = self._steps, describe(module)
         world = steps.worker.context.world_size
         steps.worker.rests_with(wrapping.module, 1 / world if sharded(wrapping) else 1.0)
-        key = "untrained", steps.signature(module), role.input_bytes, half
-        if key not in known:
-            known[key] = self._first(module, role, given, half, spread=wrapping.meets)
-        return known[key]
+        return self._of_its_size(module, role, given, half)
+
+    def _as_trained(self, role: Role) -> bool:
+        """Whether its samples are as large as those of a step."""
+        each = role.input_bytes / max(1, role.batch)
+        trained = (r for r in self._steps.shared.roles.values() if r.model or r.between)
+        return any(r.input_bytes == each * r.batch for r in trained)
+
+    def _of_its_size(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
+        """Traced for itself; token after token where the context has doubled."""
+        steps, size_bytes, first, longest = self._steps, role.input_bytes, None, 0
+        generates, size, inputs = steps.mode.generates, size_bytes, list(tensors(given))
+        is_next = generates and is_token(inputs)
+        if is_next:
+            first, longest = inputs[0].shape, _context(inputs)
+            size = longest.bit_length()
+        each = steps.signature(module), half, generates, first
+        sizes = steps.shared.answered.setdefault(each, {})
+        if size not in sizes:
+            is_learning = steps.latest is not None or generates
+            if len(sizes) >= MOST_SIZES and is_learning and not is_next:
+                nearest = min(sizes, key=lambda known: abs(known - size_bytes))
+                return sizes[nearest].times(size_bytes / nearest)
+            given = as_it_was(given[0], longest - 1), as_it_was(given[1], longest - 1)
+            sizes[size] = self._first(module, role, given, half, spread=describe(module).meets)
+        return sizes[size]
 
     def _own_forward(self, latest: Prediction, role: Role, key: Any) -> Forward:
         """Of the trained model itself, without gradients."""
@@ -220,6 +260,42 @@ class Beside:
         except ScenarioError as error:
             steps.say(f"{type(inner).__name__}, beside the trained model, takes no time: {error}")
             return Forward(ns=0, parts=())
+
+
+def _context(inputs: Sequence[torch.Tensor]) -> int:
+    """Tokens that a token is said after, itself among them; 0: nobody says."""
+    return max((t.shape[-1] for t in inputs if is_context(t)), default=0)
+
+
+def as_it_was(given: Any, tokens: int = 0) -> Any:
+    """The same, but caches of transformers as they are now: a forward puts its own into them.
+
+    ``tokens``: as long as after so many.
+    """
+    if isinstance(given, tuple):
+        return tuple(as_it_was(part, tokens) for part in given)
+    if isinstance(given, dict):
+        return {name: as_it_was(value, tokens) for name, value in given.items()}
+    if not hasattr(given, "get_seq_length"):
+        return given
+    made = copy(given)
+    for name, held in vars(given).items():
+        if isinstance(held, list):
+            setattr(made, name, [_layer(layer, tokens) for layer in held])
+        else:
+            crosses = hasattr(given, "cross_attention_cache")
+            setattr(made, name, as_it_was(held, 0 if crosses else tokens))
+    return made
+
+
+def _layer(layer: Any, tokens: int) -> Any:
+    """Of a cache: keys and values of so many tokens, where they grow with them."""
+    made = copy(layer)
+    for name, held in vars(layer).items() if hasattr(layer, "get_seq_length") else ():
+        if tokens > 0 and isinstance(held, torch.Tensor) and held.dim() == 4:
+            sizes = (*held.shape[:2], tokens, held.shape[3])
+            setattr(made, name, torch.empty(sizes, dtype=held.dtype, device=held.device))
+    return made
 
 
 def sharded(wrapping: Wrapping) -> bool:

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functions
+from torch.distributed.nn import functional as differentiable
 
 from raysim.perf.collectives import GroupShape, Operation, collective
 from raysim.rayapi.shapes import links, mesh, spread
@@ -36,6 +39,8 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
     dist.ReduceOp.SUM: lambda t: t.sum(0, dtype=t.dtype), dist.ReduceOp.MAX: lambda t: t.amax(0),
     dist.ReduceOp.MIN: lambda t: t.amin(0),
 }  # fmt: skip
+_nn: Any = differentiable
+"""Whose functions warn that they are no longer torch's choice."""
 _FUTURE = SimpleNamespace(wait=list, done=lambda: True, value=list)
 _DONE = SimpleNamespace(
     wait=lambda *_: True, is_completed=lambda: True, get_future=lambda: _FUTURE
@@ -50,6 +55,8 @@ def install(r: Replaced) -> None:
     r.call(dist, "get_process_group_ranks", _ranks, worker_here)
     for name, (operation, ours) in _COLLECTIVES.items():
         r.call(dist, name, _called(name, operation, ours))
+    for name, functional in _FUNCTIONAL.items():
+        r.around(functions, name, partial(_of_group, functional))
     r.call(dist, "gather_object", _gather_object, worker_here)
     r.call(dist, "scatter_object_list", _scatter_object_list, worker_here)
 
@@ -76,6 +83,46 @@ def _called(name: str, operation: Operation, ours: Callable[..., float]) -> Call
         return _DONE if async_op else None
 
     return call
+
+
+def _of_group(ours: Callable[..., Any], real: Any, _: Steps, *args: Any, **kwargs: Any) -> Any:
+    """A functional collective of a script's own (open_clip's loss); a mesh's is ``DTensor``'s."""
+    asked = inspect.signature(real).bind(*args, **kwargs).arguments
+    group = asked["group"]
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return ours(**{name: value for name, value in asked.items() if name != "tag"})
+    return real(*args, **kwargs)
+
+
+def _gathered(self: torch.Tensor, gather_dim: int, group: Any) -> torch.Tensor:
+    return torch.cat(_nn._AllGather.apply(group, self.contiguous()), gather_dim)  # noqa: SLF001
+
+
+def _scattered(
+    self: torch.Tensor, reduceOp: str, scatter_dim: int, group: Any  # noqa: N803  (torch's name)
+) -> torch.Tensor:  # fmt: skip
+    parts = [t.contiguous() for t in self.chunk(dist.get_world_size(group), scatter_dim)]
+    out = torch.empty_like(parts[0])
+    op = _OPS[reduceOp.lower()]
+    made: torch.Tensor = _nn._Reduce_Scatter.apply(op, group, out, *parts)  # noqa: SLF001
+    return made
+
+
+def _summed(self: torch.Tensor, reduceOp: str, group: Any) -> torch.Tensor:  # noqa: N803
+    op = _OPS[reduceOp.lower()]
+    made: torch.Tensor = _nn._AllReduce.apply(op, group, self)  # noqa: SLF001
+    return made
+
+
+_OPS = {
+    "sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}  # fmt: skip
+_FUNCTIONAL: dict[str, Callable[..., Any]] = {
+    "all_gather_tensor": _gathered, "all_gather_tensor_autograd": _gathered,
+    "reduce_scatter_tensor": _scattered, "reduce_scatter_tensor_autograd": _scattered,
+    "all_reduce": _summed,
+}  # fmt: skip
 
 
 def _group_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

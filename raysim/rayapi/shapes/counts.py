@@ -33,7 +33,7 @@ _UNIQUE = frozenset(["unique", "unique_consecutive"])
 
 def asks(func: Any, args: Any) -> bool:
     """Whether it asks which places of something are set that nobody knows."""
-    if func not in _PLACES or (func is torch.where and len(args) > 1):
+    if func not in _PLACES or len(args) != 1:
         return False
     return bool(args[0].is_meta) and not hasattr(args[0], "raysim_values")
 

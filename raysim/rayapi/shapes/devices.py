@@ -156,8 +156,11 @@ def takes_data(tensor: _T, data: _T) -> None:
 
 
 def parameter(real: Callable[..., Any], _steps: Steps, *args: Any, **kwargs: Any) -> Any:
-    """``nn.Parameter(data)``: where the data are."""
-    made: _T = real(*args, **kwargs)
+    """``nn.Parameter(data)``: where the data are.
+
+    Accelerate's ``init_empty_weights`` gives it all that another has in its ``__dict__``.
+    """
+    made: _T = real(*args, **{k: v for k, v in kwargs.items() if not k.startswith("raysim_")})
     data: Any = next(iter(args[1:]), kwargs.get("data"))
     if type(data) in PLAIN and type(made) in PLAIN:
         where = getattr(data, _PLACE, None)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
 from urllib.parse import urlparse
 
 import torch
@@ -45,6 +46,7 @@ class Unread(dict[str, Any]):
 def install(r: Replaced) -> None:
     """Of workers with GPUs."""
     r.around(torch.hub, "load_state_dict_from_url", _from_url)
+    r.around(torch.hub, "list", _listed)
     r.around(torch.nn.Module, "load_state_dict", _load)
 
 
@@ -68,7 +70,16 @@ def _from_url(real: Any, steps: Steps, url: str, *args: Any, **kwargs: Any) -> A
     return Unread()
 
 
-def _load(real: Any, _steps: Steps, module: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-    if isinstance(state, Unread):
+def _listed(real: Any, steps: Steps, github: str, *args: Any, **kwargs: Any) -> Any:
+    """The models of a repository: none where there is no network."""
+    try:
+        return real(github, *args, **kwargs)
+    except URLError:
+        steps.say(f"torch.hub.list({github!r}): not on this machine, no model of it is listed")
+        return []
+
+
+def _load(real: Any, _steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(args[0] if args else kwargs.get("state_dict"), Unread):
         return torch.nn.modules.module._IncompatibleKeys([], [])  # noqa: SLF001  (its answer)
-    return real(module, state, *args, **kwargs)
+    return real(module, *args, **kwargs)

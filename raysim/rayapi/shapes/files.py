@@ -104,9 +104,13 @@ def _load_real(real: Any, f: Any, map_location: Any = None, *args: Any, **kwargs
     with _C.DisableTorchFunction():
         found = real(f, "cpu", *args, **kwargs)
     moves = map_location is not None and on_gpu(map_location)
-    return tree_map_only(
-        torch.Tensor, lambda t: to_device(t) if moves or t.is_floating_point() else t, found
-    )
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        if moves:
+            return tensor.to(map_location)
+        return to_device(tensor) if tensor.is_floating_point() else tensor
+
+    return tree_map_only(torch.Tensor, placed, found)
 
 
 def _save_shares(

@@ -40,6 +40,7 @@ from raysim.rayapi.shapes.known import (
     constant,
     counted,
     follow,
+    hand_on_values,
     is_in_place,
     kept_constant,
     lets_pass,
@@ -117,7 +118,8 @@ class Tape:
             there = tree_map_only(torch.Tensor, partial(_instead, new, to), (args, kwargs))
             with compiled_function() if is_compiled else nullcontext():
                 made = func(*there[0], **there[1])
-            new |= zip(map(id, tensors(out)), tensors(made), strict=False)
+            for before, now in zip(tensors(out), tensors(made), strict=False):
+                new[id(before)] = hand_on_values(before, now)
         found: torch.Tensor = new.get(id(loss), loss)
         self._made = new
         return found
@@ -190,7 +192,7 @@ class ShapesMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a function of torch, on shapes."""
-        if _transforms() is not None:  # vmap's tensors have no storage of their own
+        if transforms() is not None:  # vmap's tensors have no storage of their own
             return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name == "__get__":  # asked for very often
@@ -295,7 +297,7 @@ class ShapesMode(TorchFunctionMode):
 
     def _on_values(self, func: Any, args: Any, kwargs: Any, name: str) -> Any:
         """On shapes, and on the integers beside them where all are known."""
-        if func is _ATTENTION and type(args[0]) not in PLAIN and hasattr(args[0], "placements"):
+        if func is _ATTENTION and hasattr(next(tensors((args, kwargs))), "placements"):
             return attend(func, *args, **kwargs)
         if func is torch.autograd.grad and self._of_weights(args, kwargs):
             return tuple(self._gradient(w) for w in tensors(args[1]))
@@ -377,7 +379,9 @@ class ShapesMode(TorchFunctionMode):
             if mixed(args, kwargs):
                 args, kwargs = tree_map_only(torch.Tensor, to_device, (args, kwargs))
                 out = counts.run(func, args, kwargs)
-            elif some_known(args) or (out := counts.without_kernel(func, args, kwargs)) is None:
+            elif (some_known(args) and not self.tracing) or (
+                out := counts.without_kernel(func, args, kwargs)
+            ) is None:
                 raise
         out = counts.counted(func, args, out)
         if not self.tracing:
@@ -484,7 +488,7 @@ class ShapesMode(TorchFunctionMode):
         return devices.leaves_gpu(made)
 
 
-_transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
+transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__  # noqa: SLF001
 _MOVES = frozenset([_T.to, _T.cuda, _T.cpu])

@@ -8,6 +8,7 @@ Not modelled: CUDA graphs and IPC.
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -47,10 +48,13 @@ from raysim.rayapi.shapes import (
     wrappers,
 )
 from raysim.rayapi.shapes.cpu_work import stays_on_cpu
+from raysim.rayapi.shapes.devices import on_gpu
 from raysim.rayapi.shapes.here import steps_here, worker_here
 from raysim.rayapi.shapes.known import META, to_device
+from raysim.rayapi.shapes.mode import transforms
 from raysim.rayapi.shapes.steps import Steps
 from raysim.rayapi.unsupported import NotEmulatedError
+from raysim.tracing.operators import tensors
 
 
 class Replaced:
@@ -196,16 +200,31 @@ def _modules(r: Replaced) -> None:
     r.around(torch.nn.SyncBatchNorm, "forward", _of_own_batch)
 
 
+TRANSFORMED = (
+    "a model within torch.func's transforms (vmap, grad, jacrev) runs on shapes, and takes no time"
+)
+
+
 def _call(real: Any, steps: Steps, module: Any, *args: Any, **kwargs: Any) -> Any:
     """Any module's call; the outermost of one with parameters is the model's, but for wrappers."""
     hands_on = getattr(module, "raysim_hands_on", False)
     if steps.inside or hands_on or steps.signature(module) is None:
         return real(module, *args, **kwargs)
+    if transforms() is not None:
+        steps.say(TRANSFORMED)
+        return real(module, *args, **kwargs)
     if torch.is_grad_enabled():
         steps.loose.end()
     devices.entered(steps, module)
     args, kwargs = devices.given(steps, module, args, kwargs)
+    if len(args) == 1 and isinstance(args[0], UserDict) and not list(tensors(kwargs)):
+        real, args = partial(_of_whole, real, args[0]), (dict(args[0].data),)
     return steps.forward(real, module, args, kwargs)
+
+
+def _of_whole(real: Any, whole: Any, module: Any, _data: Any, **kwargs: Any) -> Any:
+    """Of a ``BatchEncoding`` alone (sentence-transformers), whose tensors no pytree sees."""
+    return real(module, whole, **kwargs)
 
 
 def _of_own_batch(_real: Any, steps: Steps, norm: Any, given: torch.Tensor) -> torch.Tensor:
@@ -306,10 +325,19 @@ def _distributed(r: Replaced) -> None:
     r.call(
         torch.multiprocessing, "spawn", lambda w, *a, **k: w.start_processes(*a, **k), worker_here
     )
+    for name in ("nested_tensor", "as_nested_tensor"):
+        r.around(torch.nested, name, _not_nested)
     if hasattr(rpc, "init_rpc"):  # torch is built with it
         r.call(rpc, "init_rpc", _no_rpc, worker_here)
     collectives.install(r)
     messages.install(r)
+
+
+def _not_nested(real: Any, _steps: Steps, *args: Any, **kwargs: Any) -> Any:
+    """Its shapes are values: how long each sequence is."""
+    if kwargs.get("device") is not None and on_gpu(kwargs["device"]):
+        raise NotEmulatedError("torch.nested on a GPU", "a batch padded to one length, and a mask")
+    return real(*args, **kwargs)
 
 
 def _no_rpc(*_args: Any, **_kwargs: Any) -> None:

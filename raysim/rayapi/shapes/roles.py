@@ -104,22 +104,45 @@ def _settings(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def half_here() -> Any:
+    """What autocast casts to on a GPU; False: nothing."""
+    return torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+
+
 def call_key(
-    signature: Any, args: Any, kwargs: Mapping[str, Any], half: Any, *, learns: bool
-) -> tuple[Any, ...]:
-    """What makes two forwards alike."""
+    signature: Any, args: Any, kwargs: Mapping[str, Any], half: Any, *, learns: bool,
+    goes_on: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What makes two forwards alike; ``goes_on``: a token's after others, however many."""
     with _C.DisableTorchFunction():
-        shapes = tuple((t.shape, t.dtype) for t in tensors((args, kwargs)))
+        given = list(tensors((args, kwargs)))
+        if goes_on and not learns and is_token(given):
+            given = [t for t in given if not is_context(t)]
+        shapes = tuple((t.shape, t.dtype) for t in given)
         plain = tuple(v if isinstance(v, _PLAIN) else None for v in (*args, *kwargs.values()))
         return signature, shapes, tuple(kwargs), half, learns, plain
 
 
+def is_token(given: Sequence[torch.Tensor]) -> bool:
+    """Whether inputs are of one token of each sample."""
+    return bool(given) and given[0].dim() == 2 and given[0].shape[1] == 1
+
+
+def is_context(tensor: torch.Tensor) -> bool:
+    """Whether it is a mask over the tokens before, which becomes longer with each."""
+    return tensor.dim() > 1 and tensor.shape[-1] != 1 and not tensor.is_floating_point()
+
+
 def example_of(module: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What a module is given, as the tracer takes it: a sequence or, with names, a mapping."""
+    """What a module is given, as the tracer takes it: a sequence or, with names, a mapping.
+
+    In dictionaries of its own: some models put their outputs into those (sentence-transformers).
+    """
+    args, kwargs = tree_map_only(torch.Tensor, lambda t: t, (args, dict(kwargs)))
     if not kwargs:
         return args
     if not args:
-        return dict(kwargs)
+        return kwargs
     return dict(inspect.signature(module.forward).bind(*args, **kwargs).arguments)
 
 

@@ -65,6 +65,8 @@ class Shared:
     """Optimizer steps under each prediction, of rank 0; by its identity."""
     paces: Paces = field(default_factory=Paces)
     beside: dict[Any, tuple[int, Forward]] = field(default_factory=dict)
+    answered: dict[Any, dict[int, Forward]] = field(default_factory=dict)
+    """Forwards of a trained model that only answers, by the size of its inputs."""
     """Bytes of inputs, and the first forward of models that are not trained."""
     saves: dict[tuple[int, str], CheckpointCost] = field(default_factory=dict)
     """Of DeepSpeed's checkpoints, by the prediction they are of and what they hold."""

@@ -28,7 +28,7 @@ from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.huggingface.four_bit import stored_as_asked
 from raysim.rayapi.huggingface.tables import table_of
 from raysim.rayapi.library_code import play
-from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes import prediction, roles
 from raysim.rayapi.shapes.apart import apart
 from raysim.rayapi.shapes.bare import bare
 from raysim.rayapi.shapes.beside import Beside
@@ -60,8 +60,6 @@ from raysim.training.settings.deepspeed import Optimizer
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.roles import Recomputing
     from raysim.rayapi.train.worker import Worker
-
-_half = partial(torch.get_autocast_dtype, "cuda")
 
 
 class Steps:
@@ -149,8 +147,8 @@ class Steps:
             self._repeats = self._repeats or (self._forwards > 1 and self._alone(module))
             return again(role.outputs)
         self.recomputes, self.half = "", None
-        outputs = self._run(run, module, args, kwargs)
         self._example = example_of(describe(module).module, args, kwargs)
+        outputs = self._run(run, module, args, kwargs)
         if role is None:  # else another rank runs it too, and will trace it
             self.shared.roles[key] = replace(
                 role_of(outputs, (args, kwargs)), recomputes=self.recomputes, half=self.half
@@ -188,7 +186,7 @@ class Steps:
         try:
             return run(module, *args, **kwargs)
         except RuntimeError:  # 16 bits that a frozen model made meet fp32, say, which CUDA casts
-            half = self.half or (torch.is_autocast_enabled("cuda") and _half())
+            half = self.half or roles.half_here()
             if not half:
                 raise
             with Casts(half, torch.Tensor.to).running():
@@ -197,8 +195,8 @@ class Steps:
             self.inside = False
 
     def _key_of(self, module: Any, args: Any, kwargs: Any, *, learns: bool) -> AskedFor:
-        half = torch.is_autocast_enabled("cuda") and _half()
-        return call_key(self.signature(module), args, kwargs, half, learns=learns)
+        how = {"learns": learns, "goes_on": self.mode.generates}
+        return call_key(self.signature(module), args, kwargs, roles.half_here(), **how)
 
     def signature(self, module: Any) -> AskedFor | None:
         """What tells its parameters from others'; None: it has none."""

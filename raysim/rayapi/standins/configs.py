@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.llm import known
+from raysim.rayapi.standins import pipelines
 from raysim.rayapi.standins.said import asked_at, program_here, say
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def install(r: Replaced, module: ModuleType) -> None:
         def get_config_dict(cls: Any, name: Any, /, **kwargs: Any) -> Any:
             if program_here() is None:
                 return real.__func__(cls, name, **kwargs)
+            name = pipelines.stands_for(name) if kwargs.get("subfolder") else name
             found = by_name(name)
             if found is None:
                 return _of_the_hub(real.__func__, cls, name, kwargs)

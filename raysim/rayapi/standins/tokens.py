@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from raysim.rayapi.standins import configs
+from raysim.rayapi.standins import configs, pipelines
 from raysim.rayapi.standins.said import program_here, say
 from raysim.rayapi.standins.text import english
 
@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[dict[str, str], str]] = {
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), (_GEMMA, "<bos> $A")),
     "opt": ({**_ROBERTA, "bos_token": "</s>", "unk_token": "</s>"}, "</s> $A"),
     "bloom": ({**_LLAMA, "pad_token": "<pad>"}, "$A"),
-    "clip": (_CLIP, "<|startoftext|> $A <|endoftext|>"),
+    **dict.fromkeys(("clip", "clip_text_model"), (_CLIP, "<|startoftext|> $A <|endoftext|>")),
     "whisper": (_WHISPER, "$A <|endoftext|>"),
 }  # fmt: skip
 """Special tokens, and what is put around a text; of others as of GPT-2."""
@@ -95,6 +95,10 @@ def install_auto(r: Replaced, module: ModuleType) -> None:
 
 def _either(real: Any) -> Any:
     def from_pretrained(cls: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        if part := kwargs.get("subfolder"):
+            folder = Path(str(pipelines.stands_for(name))) / part
+            if folder.exists():
+                name, kwargs = folder, {**kwargs, "subfolder": ""}
         config = None if program_here() is None or has_files(name, _FILES) else described(name)
         if config is None:
             return real.__func__(cls, name, *args, **kwargs)
@@ -135,7 +139,7 @@ def stand_in(name: Any, config: Any, said: dict[str, Any] | None = None) -> Any:
         if key in (said or {})
     }
     allowed.setdefault("model_max_length", _longest(text))
-    say(SAID.format(name, size))
+    say(SAID.format(pipelines.named(name), size))
     made = PreTrainedTokenizerFast(
         tokenizer_object=_tokenizer(size, tuple(at.items()), around), name_or_path=str(name),
         clean_up_tokenization_spaces=False, **special, **allowed,

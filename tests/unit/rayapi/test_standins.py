@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from statistics import mean
 
 import pytest
 
-from raysim.rayapi.standins import hub, text
+from raysim.rayapi.standins import hub, pipelines, text
 from raysim.rayapi.standins.absent import datasets
 from raysim.rayapi.standins.absent.rows import Dataset
 from raysim.rayapi.standins.columns import bank_rows
@@ -87,3 +89,21 @@ def test_all_rows_at_once_are_given_to_a_function_that_asks_so() -> None:
 
 def test_types_of_columns_are_found_where_scripts_look_for_them() -> None:
     assert datasets.features.Audio is datasets.Audio
+
+
+def test_a_pipeline_s_folder_has_what_diffusers_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``from_pretrained(name, subfolder=...)`` and pipelines look for it."""
+    monkeypatch.setattr(pipelines, "program_here", object)
+    monkeypatch.setattr(pipelines, "say", lambda _: None)
+    monkeypatch.setattr(pipelines, "_is_here", lambda _: False)
+    assert pipelines.stands_for("someone/unknown") == "someone/unknown"
+    folder = Path(pipelines.stands_for("stabilityai/stable-diffusion-xl-base-1.0"))
+    index = json.loads((folder / "model_index.json").read_text())
+    assert index["text_encoder_2"] == ["transformers", "CLIPTextModelWithProjection"]
+    assert index["tokenizer"] == ["transformers", "CLIPTokenizer"]
+    assert (folder / "scheduler" / "scheduler_config.json").exists()
+    said = json.loads((folder / "tokenizer_2" / "config.json").read_text())
+    assert (said["model_type"], said["hidden_size"]) == ("clip_text_model", 1280)
+    assert pipelines.named(folder / "unet") == "stable-diffusion-xl-base-1.0/unet"
+    alone = Path(pipelines.stands_for("stabilityai/sd-vae-ft-ema"))
+    assert json.loads((alone / "config.json").read_text())["_class_name"] == "AutoencoderKL"
