@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,15 @@ def _is_here(name: str) -> bool:
 
 
 @cache
+def _home() -> TemporaryDirectory[str]:
+    """Gone when this process ends."""
+    return TemporaryDirectory(prefix=_PREFIX)
+
+
+@cache
 def _folder(last: str) -> str:
     """With the files that real ones have, but weights and vocabularies."""
-    folder, parts = Path(mkdtemp(prefix=_PREFIX)) / last, _listed()[last]
+    folder, parts = Path(_home().name) / last, _listed()[last]
     folder.mkdir()
     whole = dict(parts[""])
     for part, config in parts.items():
