@@ -208,7 +208,11 @@ def test_a_ring_loads_every_link_with_its_share(per_node: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "engine", [{"engine": "ddp", "precision": "fp32"}, {"stage": 0, "precision": "fp32"}]
+    "engine",
+    [
+        {"engine": "ddp", "precision": "fp32"},
+        {"stage": 0, "precision": "fp32", "throughput_timer": False},
+    ],
 )
 def test_a_step_without_communication_is_the_sum_of_its_kernels(engine: dict[str, object]) -> None:
     p = plan(

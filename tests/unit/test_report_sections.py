@@ -123,7 +123,7 @@ def test_a_right_prediction_lies_on_the_diagonal() -> None:
             right = parity.LEFT + (parity.TOP + parity.SIDE - dot.y)
             assert (dot.x > right) == (dot.row.predicted > dot.row.measured)
         assert found.inside == sum(d.inside for d in found.dots)
-    assert len(time.dots) == 469
+    assert len(time.dots) == 506
     # A step of 8.0 to 11.0 s for 8.93 predicted: an MFU of 45.3 % may be 36.8 to 50.6 %.
     assert time.own == "this job: predicted 45.3 %, likely 36.8 % to 50.6 %"
 
