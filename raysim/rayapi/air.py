@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from raysim.rayapi import tune
+from raysim.rayapi.train.configs import OfWorkers
 from raysim.rayapi.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, Result
 from raysim.rayapi.tune.configs import RunConfig as TuneRunConfig
 from raysim.rayapi.unsupported import getattr_of
@@ -21,7 +22,7 @@ class RunConfig(TuneRunConfig):
 
 
 @dataclass
-class ScalingConfig:
+class ScalingConfig(OfWorkers):
     """``ray.air.ScalingConfig``: of a trainer that is a bundle itself, which holds one CPU."""
 
     trainer_resources: dict[str, float] | None = None
@@ -35,11 +36,7 @@ class ScalingConfig:
 
     def __post_init__(self) -> None:
         """As Ray checks."""
-        if not self.use_gpu and self.num_gpus_per_worker > 0:
-            raise ValueError(
-                "`use_gpu` is False but `GPU` was found in `resources_per_worker`. Either set "
-                "`use_gpu` to True or remove `GPU` from `resources_per_worker."
-            )
+        self.check_gpus()
 
     @property
     def _each(self) -> dict[str, float]:
@@ -48,16 +45,6 @@ class ScalingConfig:
             {"CPU": 1} if said is None and not self.use_gpu else dict(said or {})
         )
         return found | ({"GPU": found.get("GPU", 1)} if self.use_gpu else {})
-
-    @property
-    def num_cpus_per_worker(self) -> float:
-        """That a worker holds."""
-        return self._each.get("CPU", 0)
-
-    @property
-    def num_gpus_per_worker(self) -> float:
-        """That a worker holds."""
-        return self._each.get("GPU", 0)
 
     @property
     def total_resources(self) -> dict[str, float]:

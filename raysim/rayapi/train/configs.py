@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,8 +37,37 @@ class CheckpointUploadMode(Enum):
         return self is CheckpointUploadMode.ASYNC
 
 
+class OfWorkers(ABC):
+    """What scaling configurations say of a worker, ``ray.train``'s and ``ray.air``'s."""
+
+    use_gpu: bool
+
+    @property
+    @abstractmethod
+    def _each(self) -> dict[str, float]:
+        """Resources of a worker."""
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("CPU", 0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """That a worker holds."""
+        return self._each.get("GPU", 0)
+
+    def check_gpus(self) -> None:
+        """As Ray checks."""
+        if not self.use_gpu and self.num_gpus_per_worker:
+            raise ValueError(
+                "`use_gpu` is False but `GPU` was found in `resources_per_worker`. Either set "
+                "`use_gpu` to True or remove `GPU` from `resources_per_worker."
+            )
+
+
 @dataclass
-class ScalingConfig:
+class ScalingConfig(OfWorkers):
     """``ray.train.ScalingConfig``."""
 
     trainer_resources: dict[str, float] | None = None
@@ -68,11 +98,7 @@ class ScalingConfig:
                 f"Invalid ScalingConfig(num_workers={said}): "
                 f"min_workers={self.min_workers} must be <= max_workers={self.max_workers}."
             )
-        if not self.use_gpu and (self.resources_per_worker or {}).get("GPU"):
-            raise ValueError(
-                "`use_gpu` is False but `GPU` was found in `resources_per_worker`. Either set "
-                "`use_gpu` to True or remove `GPU` from `resources_per_worker."
-            )
+        self.check_gpus()
 
     @property
     def min_workers(self) -> int:
@@ -97,16 +123,6 @@ class ScalingConfig:
     def total_resources(self) -> dict[str, float]:
         """Of as many workers as there may be."""
         return {name: float(amount * self.max_workers) for name, amount in self._each.items()}
-
-    @property
-    def num_cpus_per_worker(self) -> float:
-        """That a worker holds."""
-        return self._each.get("CPU", 0)
-
-    @property
-    def num_gpus_per_worker(self) -> float:
-        """That a worker holds."""
-        return self._each.get("GPU", 0)
 
     @property
     def elasticity_enabled(self) -> bool:
