@@ -16,13 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from raysim.models.table import Attention, Operator, Saved, TensorDtype
+from raysim.models.table import Attention, Implementation, Operator, Saved, TensorDtype
 from raysim.models.tape import JOINED, Tape, Tensor
-
-Implementation = Literal[
-    "eager", "sdpa", "flash_attention_1", "flash_attention_2", "flash_attention_3",
-    "transformer_engine", "triton",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

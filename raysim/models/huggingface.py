@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.models.attention import Implementation
 from raysim.models.config import HfConfig, Reader, called, read_config, reader_of
 from raysim.models.families import (
     alibi,
@@ -39,7 +38,7 @@ from raysim.models.families import (
     vit,
 )
 from raysim.models.request import OWN_CODE, TRACED, Head, Library, Request
-from raysim.models.table import Model
+from raysim.models.table import Implementation, Model
 
 __all__ = ["HfConfig", "build", "known_model_types", "read_config"]
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from raysim.models.table import Operator, Parameter, Saved, Scan
+from raysim.models.shapes import Scan
+from raysim.models.table import Operator, Parameter, Saved
 from raysim.models.tape import Tape, Tensor
 
 UNTIMED = (

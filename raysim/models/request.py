@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raysim.errors import Problem, ScenarioError
-from raysim.models.attention import Implementation
 from raysim.models.config import Reader
 from raysim.models.heads import linear_head, lm_head
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 Head = Literal[

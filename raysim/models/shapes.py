@@ -84,3 +84,31 @@ class Recurrent:
     def passes(self) -> int:
         """Over a state, of what is by element: gates of both products, kept ones, states."""
         return 3 * self.gates + 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """Shape of a recurrence over tokens: what a sequence keeps of it instead of keys and values."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+    """Of a head, whose state is a matrix of key_dim by value_dim."""
+    channels: int
+    """Of the convolution before it."""
+    taps: int
+    """Tokens that convolution sees, all but the newest of which are kept."""
+    steps: float = 0.0
+    """Chunks of a sample that one kernel takes one after the other; backward takes them twice."""
+    recurrent: float = 0.0
+    """Elements that this kernel reads and writes."""
+
+    @property
+    def state_elements(self) -> int:
+        """Of all heads' matrices."""
+        return self.heads * self.key_dim * self.value_dim
+
+    @property
+    def conv_elements(self) -> int:
+        """Of the convolution's past."""
+        return self.channels * (self.taps - 1)

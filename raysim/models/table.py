@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from raysim.models.shapes import BatchNorm, Collective, Convolution, LayerNorm, Recurrent
+from raysim.models.shapes import BatchNorm, Collective, Convolution, LayerNorm, Recurrent, Scan
 
 OperatorKind = Literal[
     "gemm",           # dense matrix product, or a grouped one over experts
@@ -42,6 +42,10 @@ Autocast = Literal[
     "promotes",    # takes the wider type of what it reads
     "weighs",      # by an fp32 weight: returns fp32
     "likelihood",  # cross-entropy: the log-softmax as it comes, its likelihood in fp32
+]  # fmt: skip
+Implementation = Literal[
+    "eager", "sdpa", "flash_attention_1", "flash_attention_2", "flash_attention_3",
+    "flex_attention", "transformer_engine", "triton",
 ]  # fmt: skip
 Split = Literal["none", "column", "row", "heads", "vocab", "expert"]
 Gradients = Literal[
@@ -146,41 +150,14 @@ class Attention:
     """Sliding window in tokens; None: full."""
     masked: bool = False
     """sdpa with a mask of its own (a window, ALiBi): nothing is skipped."""
-    implementation: Literal[
-        "eager", "sdpa", "flash_attention_1", "flash_attention_2", "flash_attention_3",
-        "transformer_engine", "triton",
-    ] = "sdpa"  # fmt: skip
+    implementation: Implementation = "sdpa"
     """``transformer_engine``: the GPU's best kernel, cuDNN's or FlashAttention 3."""
+    visited: float | None = None
+    """FlexAttention's: share of all scores in blocks that its mask leaves; None: no such mask."""
+    samples: float = 1.0
+    """Less where all samples are one sequence: tokens packed along the batch's dimension."""
     fused_softmax: bool = False
     """Eager, with Megatron's kernel for scale, causal mask and softmax, all in 16 bits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
-    """Shape of a recurrence over tokens: what a sequence keeps of it instead of keys and values."""
-
-    heads: int
-    key_dim: int
-    value_dim: int
-    """Of a head, whose state is a matrix of key_dim by value_dim."""
-    channels: int
-    """Of the convolution before it."""
-    taps: int
-    """Tokens that convolution sees, all but the newest of which are kept."""
-    steps: float = 0.0
-    """Chunks of a sample that one kernel takes one after the other; backward takes them twice."""
-    recurrent: float = 0.0
-    """Elements that this kernel reads and writes."""
-
-    @property
-    def state_elements(self) -> int:
-        """Of all heads' matrices."""
-        return self.heads * self.key_dim * self.value_dim
-
-    @property
-    def conv_elements(self) -> int:
-        """Of the convolution's past."""
-        return self.channels * (self.taps - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

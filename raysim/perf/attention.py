@@ -73,6 +73,8 @@ def score_elements(a: Attention) -> float:
     """Elements of one head's score matrix that are computed: all, causal part, or window."""
     q, kv = float(a.q_len), float(a.kv_len)
     full = q * kv
+    if a.visited is not None:
+        return full * a.visited
     if a.masked:
         return full
     causal = full - q * (q - 1.0) / 2.0 if a.causal and q <= kv else full

@@ -293,6 +293,7 @@ class ComputeModel(Kernels):
     ) -> float:
         a = op.attention
         assert a is not None
+        batch *= a.samples
         share = tp if op.split != "none" else 1
         heads, kv_heads = -(-a.heads // share), -(-a.kv_heads // share)
         if self.compiled and op.compiled is None and a.implementation == "sdpa" and a.causal:

@@ -22,18 +22,22 @@ from raysim.perf.gemm import TF32_TURNED, GemmConstants, Layout
 from raysim.perf.sustained import DIFFER, HOT_TABLES, MEASURED_HOT, NODE_GPUS, slowest_of, sustained
 from raysim.perf.tables import Curve
 
-FusedKernel = Literal["sdpa", "fa2", "fa3", "best", "triton"]
+FusedKernel = Literal["sdpa", "fa2", "fa3", "best", "triton", "flex"]
 """``sdpa``: what torch 2.11 and later choose (``check_prefer_cudnn_attention``): cuDNN on
 Hopper and Blackwell, elsewhere FlashAttention 2; ``fa2``: that kernel, the flash-attn package's and
 older torch's; ``fa3``: FlashAttention 3, on Hopper; ``best``: the fastest measured kernel of the
 GPU (FlashAttention 3 on Hopper, TensorRT-LLM's or cuDNN's on Blackwell); ``triton``: FlashAttention
-written in Triton, as llm-foundry ran it."""
+written in Triton, as llm-foundry ran it; ``flex``: what ``torch.compile`` makes of
+``flex_attention``, in Triton too."""
 
 NAMED_KERNELS: dict[str, FusedKernel] = {
     "flash_attention_1": "fa2", "flash_attention_2": "fa2", "flash_attention_3": "fa3",
-    "transformer_engine": "best", "triton": "triton",
+    "transformer_engine": "best", "triton": "triton", "flex_attention": "flex",
 }  # fmt: skip
 """Kernels that implementations of attention ask for by name."""
+
+FLEX_SHARES = 0.90, 0.85
+FLEX_SOURCE = "PyTorch's FlexAttention (He, Guessous, Liang, Dong, 2024), on A100"
 
 GroupedKernel = Literal["fused", "streams"]
 """``fused``: one kernel for all groups (torch, Triton); ``streams``: Transformer Engine's, a cuBLAS
@@ -360,6 +364,16 @@ def _attention_constants(
         )
         ratio = TRITON_BACKWARD * constants.backward_ratio
         return replace(constants, backward_ratio=ratio), Provenance(basis="assumed", source=text)
+    if kernel == "flex":
+        constants, origin = _attention_constants(c, "fa2")
+        forward, backward = FLEX_SHARES
+        text = f"{forward} of FlashAttention 2's rate, backward {backward}: {FLEX_SOURCE}"
+        scaled = tuple(forward * v for v in constants.flops_per_s.values)
+        constants = replace(
+            constants, flops_per_s=replace(constants.flops_per_s, values=scaled), diagonal=0.0,
+            backward_ratio=constants.backward_ratio * backward / forward,
+        )  # fmt: skip
+        return constants, Provenance(basis="assumed", source=f"{text}; {origin.source}")
     if kernel == "fa3" and c.gpu.architecture != "hopper":
         constants, origin = _attention_constants(c, "fa2")
         text = f"FlashAttention 3 needs Hopper; priced as FlashAttention 2: {origin.source}"

@@ -7,7 +7,7 @@ part of its values: few heads leave SMs idle, and a chunk then takes its own lat
 from __future__ import annotations
 
 from raysim.hardware.specs import Provenance
-from raysim.models.table import Scan
+from raysim.models.shapes import Scan
 
 STEP_S = 1.322e-6
 """Of one chunk: fla's Triton kernels on H100 over 65,536 tokens, 2 heads of keys and 8 of values,

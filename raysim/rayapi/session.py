@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -25,6 +26,7 @@ from raysim.rayapi.fibers import HUB, Fiber, let_go
 from raysim.rayapi.process_state import ENVIRON, ProcessState, restored_environment
 from raysim.rayapi.randomness import seeded_globals
 from raysim.rayapi.runtime_env import made_importable
+from raysim.rayapi.standins import nvidia_smi
 from raysim.raycore.ids import JobID, WorkerID
 
 if TYPE_CHECKING:
@@ -185,18 +187,30 @@ class Session:
         DriverDied
             Its process is gone.
         """
-        state = self._begin(getcurrent())
-        fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
         seed = 0 if self.cluster is None else self.sim.rng.seed
-        try:
-            with seeded_globals(seed), restored_environment():
-                fiber.start()
-                self._serve(fiber)
-        finally:
-            let_go([f for f in self.fibers if self.last or f.process.gone])
+        with self._nvidia_smi():
+            state = self._begin(getcurrent())
+            fiber = Fiber(state, None, lambda: self._driver(state, main), self._ended, "driver")
+            try:
+                with seeded_globals(seed), restored_environment():
+                    fiber.start()
+                    self._serve(fiber)
+            finally:
+                let_go([f for f in self.fibers if self.last or f.process.gone])
         if fiber.error is not None:
             raise fiber.error
         return fiber.result
+
+    def _nvidia_smi(self) -> AbstractContextManager[None]:
+        """What programs of the nodes' start; of the first that have GPUs."""
+        nodes = () if self.cluster is None else self.cluster.spec.gpu_nodes
+        if not nodes:
+            return nullcontext()
+        gpu = nodes[0].gpu
+        return nvidia_smi.on_path({
+            "name": gpu.name, "mib": gpu.memory_bytes >> 20, "watts": gpu.tdp_w,
+            "capability": f"{gpu.compute_capability:.1f}", "count": nodes[0].gpu_count,
+        })  # fmt: skip
 
     def host(self, *, failed: Callable[[], object]) -> Callable[[], None]:
         """Make whoever calls the driver, from here on; the hub is a greenlet beside it.

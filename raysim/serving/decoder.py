@@ -17,7 +17,8 @@ from typing import Any
 
 from raysim.models.config import Reader, called, reader_of
 from raysim.models.huggingface import build
-from raysim.models.table import Body, Model, Operator, Scan
+from raysim.models.shapes import Scan
+from raysim.models.table import Body, Model, Operator
 from raysim.serving.settings import QUANTIZATIONS
 
 BF16_BYTES = 2.0

@@ -11,10 +11,17 @@ Not modelled: backends that a script has switched off, nested tensors, determini
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from raysim.models.table import Attention
+
+VISITED = "raysim_visited"
+"""On a block mask of ``flex_attention``: share of the scores in its blocks."""
+UNKNOWN_SHARE = 0.5
+"""Taken of one whose blocks nobody knows: a causal mask's."""
 HALF = (torch.float16, torch.bfloat16)
 MOST_FLASH = 256
 """Columns of a head."""
@@ -33,6 +40,44 @@ def is_fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
     in_rows = mask is None or mask.stride(-1) == 1
     # The memory-efficient kernel, which takes all that cuDNN does.
     return aligned and in_rows and q.dtype in (*HALF, torch.float32)
+
+
+def core(
+    q: torch.Tensor, k: torch.Tensor, width: int, batch: int, *, causal: bool,
+    visited: float | None,
+) -> Attention:  # fmt: skip
+    """Shape of a fused one, with values of ``width`` columns a head, of a batch's sample.
+
+    More samples than the batch has (windows of a picture) are so many heads; fewer are one sequence
+    that all of the batch is.
+    """
+    samples = math.prod(q.shape[:-3]) / batch
+    times = max(1.0, samples)
+    return Attention(
+        q_len=q.shape[-2], kv_len=k.shape[-2], heads=round(q.shape[-3] * times),
+        kv_heads=round(k.shape[-3] * times), head_dim=q.shape[-1], v_head_dim=width, causal=causal,
+        samples=min(1.0, samples), visited=visited,
+        implementation="sdpa" if visited is None else "flex_attention",
+    )  # fmt: skip
+
+
+def visited(block_mask: Any, known: Callable[[torch.Tensor], torch.Tensor | None]) -> float:
+    """Share of the scores in the blocks that a ``BlockMask`` leaves (``flex_attention.py``).
+
+    ``known``: values of a tensor, if somebody knows them.
+    """
+    said: float | None = getattr(block_mask, VISITED, None)
+    if said is not None:
+        return said
+    given = [block_mask.kv_num_blocks, block_mask.full_kv_num_blocks]
+    counts = [known(t) for t in given if t is not None]
+    sides = zip(block_mask.seq_lengths, block_mask.BLOCK_SIZE, strict=True)
+    blocks = math.prod(-(-length // side) for length, side in sides)
+    if any(t is None for t in counts):
+        return UNKNOWN_SHARE
+    left = sum(float(t.sum()) for t in counts if t is not None)
+    share: float = left / (math.prod(given[0].shape[:-1]) * blocks)
+    return share
 
 
 def output(q: torch.Tensor, width: int) -> torch.Tensor:

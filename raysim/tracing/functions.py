@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from contextvars import ContextVar
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -17,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from raysim.tracing import peers
-from raysim.tracing.attention import is_fused, plain
+from raysim.tracing.attention import is_fused, plain, visited
 from raysim.tracing.autocast import Casts
 from raysim.tracing.recording import Listener
 from raysim.tracing.storages import PLAIN
@@ -27,6 +28,10 @@ _OF_OPERATOR: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.dropout.default: torch.dropout,
 }
 """What calls those operators; graphs of ``torch.export`` call them themselves."""
+
+
+FLEX: ContextVar[Any] = ContextVar("flex", default=None)
+"""Within a call of ``flex_attention``: its block mask, or ``True`` for none."""
 
 
 class _Attention(torch.autograd.Function):
@@ -41,9 +46,10 @@ class _Attention(torch.autograd.Function):
         v: torch.Tensor,
         mask: torch.Tensor | None,
         causal: bool,
+        visited: float | None,
     ) -> torch.Tensor:
         """Shapes only."""
-        out, lse, bias = listener.attend(q, k, v, mask, causal=causal)
+        out, lse, bias = listener.attend(q, k, v, mask, causal=causal, visited=visited)
         ctx.save_for_backward(q, k, v, out, lse, bias)
         return out
 
@@ -51,7 +57,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:  # noqa: ARG004
         """Gradients of q, k and v."""
         q, k, v, *_ = ctx.saved_tensors
-        return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None
+        return None, torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None, None, None
 
 
 class Functions(TorchFunctionMode):
@@ -136,7 +142,7 @@ class Functions(TorchFunctionMode):
             return peers.attend(mine, query, key, value, attn_mask)
         if self.casts is not None:
             query, key, value, attn_mask = self.casts.halved((query, key, value, attn_mask))
-        if is_fused(query, key, value, attn_mask):
+        if FLEX.get() is not None or is_fused(query, key, value, attn_mask):
             return self._fused_attention(query, key, value, attn_mask, causal=is_causal)
         with nullcontext() if self.casts is None else self.casts.off():
             return plain(
@@ -153,9 +159,16 @@ class Functions(TorchFunctionMode):
         causal: bool,
     ) -> torch.Tensor:
         out: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-            self.listener, query, key, value, mask, causal
+            self.listener, query, key, value, mask, causal, self._visited()
         )
         return out
+
+    def _visited(self) -> float | None:
+        """Of FlexAttention: the share of the scores that its mask leaves."""
+        asked = FLEX.get()
+        if asked is None or asked is True or self.listener is None:
+            return None if asked is None else 1.0
+        return visited(asked, self.listener.values.known)
 
 
 def _dropout(

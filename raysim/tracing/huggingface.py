@@ -20,10 +20,9 @@ from typing import Any, Literal, TypeVar
 from unittest.mock import patch
 
 from raysim.errors import Location, Problem, ScenarioError
-from raysim.models.attention import Implementation
 from raysim.models.config import called, reader_of
 from raysim.models.request import config_dtype
-from raysim.models.table import Model
+from raysim.models.table import Implementation, Model
 from raysim.tracing.heads import inputs_of
 
 Made = TypeVar("Made")

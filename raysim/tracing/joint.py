@@ -109,8 +109,10 @@ def partition(
         from torch._inductor.virtualized import V
 
         modes.enter_context(torch.random.fork_rng(devices=[]))
+        modes.enter_context(torch.enable_grad())  # of an evaluation too: what its forward fuses
         with fake, _C.DisableTorchFunction():
             inner = build(_on_cpu)
+            _name_tensors(inner)
             inputs = tree_map_only(torch.Tensor, _on_cpu, given)
         places = _Places(walk_of(inner))
         for path, before in skipped:
@@ -144,6 +146,15 @@ def _on_cpu(t: torch.Tensor) -> torch.Tensor:
     """A tensor of this form, on the one device whose operators have all gradients when faked."""
     made = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu")
     return made.requires_grad_(t.requires_grad)
+
+
+def _name_tensors(model: torch.nn.Module) -> None:
+    """Tensors kept as plain attributes (a rotary table) are inputs of the graph, as buffers are."""
+    for part in model.modules():
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+                del vars(part)[name]
+                part.register_buffer(name, value, persistent=False)
 
 
 def _skip(layer: torch.nn.Module, before: torch.nn.Module) -> None:
@@ -239,6 +250,8 @@ class _Fused(Functions):
     ) -> Any:
         """Run a function, apart from modes further out."""
         given = tree_map_only(torch.Tensor, self._own, (args, dict(kwargs or {})))
+        if given[1].get("device") is not None:
+            given[1]["device"] = "cpu"  # where all is that the model makes itself
         with _C.DisableTorchFunction():
             return super().__torch_function__(func, types, *given)
 

@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
 from raysim.models.table import Model
+from raysim.tracing.attention import HALF
 from raysim.tracing.autocast import Casts
 from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
@@ -62,6 +63,8 @@ class Script:
     """Of the module's outputs, once the loss has read them."""
     answers: bool = False
     """Forward alone, without gradients and in the modes that the module's parts are in."""
+    casts_itself: Callable[[torch.dtype], object] = lambda _: None
+    """Told of the type that a module of fp32 weights casts them to, without autocast."""
     held: Callable[[], Sequence[torch.Tensor]] = tuple
     """Once the loss has run: tensors that it made and that live until backward is over."""
 
@@ -76,6 +79,7 @@ def trace(
     autocast: torch.dtype | None = None,
     say: Callable[[str], object] | None = None,
     script: Script | None = None,
+    computes: torch.dtype | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -101,6 +105,9 @@ def trace(
         Told of a region of ``torch.compile`` that the compiler could not be asked about.
     script
         Of a program that runs, which says and is told more.
+    computes
+        Type that most products run in; None: autocast's, or of most weights, unless the forward
+        shows that it casts fp32 weights itself.
 
     Raises
     ------
@@ -118,13 +125,22 @@ def trace(
     stacks, cuts = _cuts(model)
     weights = _compute_dtype(model, given)
     walk = Walk(model, cuts, weights)
-    compute, unknown = autocast or weights, script.unknown if script else None
+    compute = computes or autocast or weights
+    unknown = script.unknown if script else None
     listener = Listener(walk, model, batch=batch, width=compute.itemsize, unknown=unknown)
     asked = _introduce(given, example_inputs, listener)
     casts = None if autocast is None else Casts(autocast, listener.copy_weight)
     with unheard() if is_spread(model) else nullcontext():
         outputs, has_loss = _run(model, given, loss, listener, casts, graph=not answers)
         exchange_gradients(model, walk, listener.width)
+    ran = max(listener.product_flops, key=lambda t: listener.product_flops[t], default=compute)
+    if ran in HALF and compute == torch.float32 and autocast is None:
+        if script is not None:
+            script.casts_itself(ran)
+        return trace(
+            module, example_inputs, name=name, loss=loss, dtype=dtype, say=say, script=script,
+            computes=ran,
+        )  # fmt: skip
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):

@@ -14,6 +14,7 @@ Not modelled: what autograd runs while it accumulates into leaves.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, cast
@@ -23,7 +24,6 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from raysim.models.table import Attention
 from raysim.tracing import attention, composite, operators, peers
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.lifetimes import Ends
@@ -71,8 +71,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         that somebody holds are in memory."""
         self.has_compiled = False
         """What the compiler makes of its regions has been told to their operators."""
-        self._deaf = False
-        self._backward = False
+        self.product_flops: defaultdict[torch.dtype, float] = defaultdict(float)
+        self._deaf = self._backward = False
         self._calls: dict[int, Call] = {}
         self._spreads = is_spread(model)
         """An operator of tensors that are spread over ranks is several of a rank's, views first."""
@@ -250,7 +250,9 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
-            call.exact = operators.is_product(name) and given[0].dtype == torch.float32
+            if operators.is_product(name):
+                call.exact = given[0].dtype == torch.float32
+                self.product_flops[given[0].dtype] += call.flops
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
             call.results = self._bytes(out)
@@ -434,6 +436,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         mask: torch.Tensor | None,
         *,
         causal: bool,
+        visited: float | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """One fused attention: output, log-sum-exp, bias.
 
@@ -452,7 +455,6 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.mark(t)
         if bias is not None and mask is not None and self.grows(mask):
             self.mark(bias)
-        samples = math.prod(lead) / self.batch
         trained = any(t.requires_grad for t in (q, k, v))
         passes = sum(operators.elements(t, self.width) for t in (q, k, v, out))
         written = operators.elements(out, self.width)
@@ -465,15 +467,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kernels=1 + (bias is not mask),
             moved_backward=2 * passes + written if trained else 0.0,
             kernels_backward=3 if trained else 0,
-            attention=Attention(
-                q_len=rows,
-                kv_len=k.shape[-2],
-                heads=round(heads * samples),
-                kv_heads=round(k.shape[-3] * samples),
-                head_dim=q.shape[-1],
-                v_head_dim=width,
-                causal=causal,
-            ),
+            attention=attention.core(q, k, width, self.batch, causal=causal, visited=visited),
         )
         self._add(call, (out, lse))
         return out, lse, bias

@@ -48,6 +48,10 @@ class Values:
             self.learn(tensor, getattr(tensor, CONSTANT))
         return id(tensor) in self._known
 
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Its values, if they are known."""
+        return self._known[id(tensor)][1] if self.has(tensor) else None
+
     def answer(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any] | None:

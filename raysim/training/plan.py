@@ -32,6 +32,8 @@ class DdpSettings:
     bucket_cap_mb: float = 25.0
     gradient_as_bucket_view: bool = False
     autocast: Literal["fp16", "bf16"] | None = None
+    casts_itself: bool = False
+    """The module casts fp32 weights to that type, in operators of its own."""
     grad_scaler: bool = False
     """``torch.amp.GradScaler`` unscales the gradients, and waits for whether all are finite."""
     sync_every_micro_batch: bool = False
@@ -201,7 +203,8 @@ class TrainingPlan:
     @property
     def autocasts(self) -> bool:
         """Whether weights are fp32 and ``torch.autocast`` casts per operator."""
-        said = self.ddp.autocast if self.engine == "ddp" else self.torch_autocast
+        ddp = None if self.ddp.casts_itself else self.ddp.autocast
+        said = ddp if self.engine == "ddp" else self.torch_autocast
         return said is not None and self.precision == "fp32"
 
     @property

@@ -17,10 +17,9 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
-from raysim.models.attention import Implementation
 from raysim.models.huggingface import build
 from raysim.models.lora import LoraConfig, adapted
-from raysim.models.table import Model
+from raysim.models.table import Implementation, Model
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings

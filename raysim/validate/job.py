@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from raysim.models.attention import Implementation
+from raysim.models.table import Implementation
 from raysim.perf.uncertainty import Features
 from raysim.results.certainty import features
 from raysim.training.tower import StepOutcome

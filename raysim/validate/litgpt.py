@@ -20,11 +20,10 @@ from typing import Any
 
 from raysim.hardware import catalog
 from raysim.kernel.simulation import Simulation
-from raysim.models.attention import Implementation
 from raysim.models.four_bit import in_four_bits
 from raysim.models.huggingface import build
 from raysim.models.lora import LoraConfig, adapted
-from raysim.models.table import Attention, Body, Model, Operator, Saved
+from raysim.models.table import Attention, Body, Implementation, Model, Operator, Saved
 from raysim.training.plan import TrainingPlan
 from raysim.training.settings.deepspeed import Optimizer
 from raysim.training.settings.fsdp import FsdpSettings

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend, rotary
+from raysim.models.attention import Core, attend, rotary
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.gpt import ALL, decoder, embedding_layer
 from raysim.models.feedforward import Names, mlp
 from raysim.models.request import Request, prefix
-from raysim.models.table import Layer, Model
+from raysim.models.table import Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 EAGER: tuple[Implementation, ...] = ("eager",)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from raysim.errors import ScenarioError
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, mlp
 from raysim.models.heads import linear_head, logits_loss
@@ -22,7 +22,7 @@ from raysim.models.request import (
     prefix,
     unsupported,
 )
-from raysim.models.table import Body, Layer, Model, Parameter
+from raysim.models.table import Body, Implementation, Layer, Model, Parameter
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families import megatron_core
 from raysim.models.families.gpt import embedding_layer
@@ -27,7 +27,7 @@ from raysim.models.request import (
     norm_layer,
     prefix,
 )
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 

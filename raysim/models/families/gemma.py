@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysim.models.attention import Implementation
 from raysim.models.config import Reader
 from raysim.models.families.llama import build_decoder, layer_windows, read_decoder
 from raysim.models.families.vision import siglip
 from raysim.models.request import Request
-from raysim.models.table import Layer, Model
+from raysim.models.table import Implementation, Layer, Model
 
 NO_SDPA: tuple[Implementation, ...] = ("eager", "flash_attention_2")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend, rotary
+from raysim.models.attention import Core, attend, rotary
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, mlp
 from raysim.models.request import (
@@ -21,7 +21,7 @@ from raysim.models.request import (
     norm_layer,
     prefix,
 )
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend, rotary
+from raysim.models.attention import Core, attend, rotary
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.internevo import intern_model
 from raysim.models.families.megatron_core import Grouped, Mixture, megatron_model
@@ -29,7 +29,7 @@ from raysim.models.request import (
     norm_layer,
     prefix,
 )
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")

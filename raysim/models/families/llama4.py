@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.families.gpt import embedding_layer
 from raysim.models.families.llama import LAYER_TYPES, gated
@@ -25,7 +25,7 @@ from raysim.models.request import (
     norm_layer,
     prefix,
 )
-from raysim.models.table import Body, Gemm, Layer, Model, Operator, Parameter, Saved
+from raysim.models.table import Body, Gemm, Implementation, Layer, Model, Operator, Parameter, Saved
 from raysim.models.tape import Tape, Tensor
 
 NO_FLASH: tuple[Implementation, ...] = ("eager", "sdpa")

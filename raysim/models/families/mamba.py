@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend, rotary
+from raysim.models.attention import Core, attend, rotary
 from raysim.models.config import Reader
 from raysim.models.families.llama import ALL, Decoder, divisible_keys, gated, read_decoder
 from raysim.models.families.mixture import chosen
@@ -24,7 +24,7 @@ from raysim.models.feedforward import Experts, Names, glu, mlp, moe
 from raysim.models.heads import lm_head
 from raysim.models.mixers import Mamba2
 from raysim.models.request import Request, assemble, block_layer, decoder_heads, norm_layer, prefix
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 LINEAR, FULL = "linear_attention", "full_attention"

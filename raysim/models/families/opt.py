@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, mlp
 from raysim.models.request import (
@@ -13,7 +13,7 @@ from raysim.models.request import (
     decoder_heads,
     prefix,
 )
-from raysim.models.table import Body, Layer, Model
+from raysim.models.table import Body, Implementation, Layer, Model
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")

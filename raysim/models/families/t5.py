@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from raysim.errors import ScenarioError
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, glu, mlp
 from raysim.models.heads import linear_head, lm_head
 from raysim.models.request import Request, assemble, block_layer, count_labels, unsupported
-from raysim.models.table import Body, Layer, Model, Module, Parameter
+from raysim.models.table import Body, Implementation, Layer, Model, Module, Parameter
 from raysim.models.tape import Tape, Tensor
 
 NO_FLASH: tuple[Implementation, ...] = ("eager", "sdpa")

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import Reader
 from raysim.models.feedforward import Names, glu
 from raysim.models.request import Request, assemble, block_layer, norm_layer
-from raysim.models.table import Body, Layer, Model, Saved
+from raysim.models.table import Body, Implementation, Layer, Model, Saved
 from raysim.models.tape import Tape, Tensor
 
 BLOCK, ATTENTION = "TransformerBlock", "Attention"

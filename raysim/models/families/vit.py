@@ -6,7 +6,7 @@ from typing import Any
 
 from raysim.errors import Problem, ScenarioError
 from raysim.models.activations import ACTIVATIONS
-from raysim.models.attention import Core, Implementation, attend
+from raysim.models.attention import Core, attend
 from raysim.models.config import MOST_LAYERS, Reader
 from raysim.models.feedforward import Names, mlp
 from raysim.models.heads import linear_head
@@ -20,7 +20,7 @@ from raysim.models.request import (
     unsupported,
 )
 from raysim.models.shapes import Convolution
-from raysim.models.table import Body, Gemm, Layer, Model, Operator, Parameter, Saved
+from raysim.models.table import Body, Gemm, Implementation, Layer, Model, Operator, Parameter, Saved
 from raysim.models.tape import Tape, Tensor
 
 ALL: tuple[Implementation, ...] = ("eager", "sdpa", "flash_attention_2")

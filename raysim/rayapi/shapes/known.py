@@ -26,7 +26,7 @@ from raysim.tracing.values import CONSTANT
 META = torch.device("meta")
 MOST_KNOWN = 2**22
 """Elements of integer tensors whose values are kept beside the GPU's copy."""
-MOST_FOLLOWED = 2**17
+MOST_FOLLOWED = 2**19
 """Of those that are computed with: what a step asks of more would take this machine too long."""
 MOST_FLOATS = 2**8
 """Elements of floating-point tensors that a script counts or measures with."""

@@ -37,6 +37,7 @@ def placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, Any
     if device is not None and on_gpu(device):
         return {**kwargs, "device": META}
     kwargs.pop("device", None)
+    kwargs.pop("pin_memory", None)  # there is no driver that would pin it
     if default_device() is not None:  # which torch would ask again
         kwargs["device"] = torch.device("cpu")
     if on_host:
@@ -44,7 +45,6 @@ def placed(func: Any, kwargs: dict[str, Any], *, on_host: bool) -> dict[str, Any
     real = not getattr(dtype, "is_floating_point", dtype is float) if dtype else name in _INTEGERS
     if real or name in BY_VALUE:
         return kwargs
-    kwargs.pop("pin_memory", None)
     kwargs.pop("generator", None)
     return {**kwargs, "device": META}
 

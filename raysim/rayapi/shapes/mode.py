@@ -200,7 +200,7 @@ class ShapesMode(TorchFunctionMode):
         self.heard += 1
         if func == _SET_DATA:
             devices.takes_data(*args)
-        if self.steps.optimizers.updating and name.endswith("_") and not name.endswith("__"):
+        if self.steps.optimizers.passes_over(name):
             return args[0]  # in place, of values that nobody knows
         values = None if kwargs or self.tape is not None else key_of_values(func, args)
         if values is not None:

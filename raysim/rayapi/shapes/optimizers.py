@@ -1,16 +1,20 @@
 """Optimizers of training scripts: which known one each is, and the state that its first step makes.
 
-Real counterpart: ``torch.optim``. A step is priced by the optimizer's kind; a class of the script's
-own runs once, on shapes, and is taken for a known one that keeps as many states.
+Real counterpart: ``torch.optim``. A step is priced by the optimizer's kind. A class of the script's
+own (a Muon, a Shampoo) runs twice, on shapes: its first step makes its states, the second is heard,
+operator by operator; from then on that is what the script has the GPU do beside each step, and its
+collectives' time passes (``own_work``). In memory it is a known one that keeps as many states.
 
-Not modelled: what a class of the script's own computes beyond that (Newton-Schulz, shampoo).
+Not modelled: collectives of such a class that run beside what it computes; its temporaries.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +38,11 @@ _TEMPORARIES = {
     "NAdam": 1, "RAdam": 1, "RMSprop": 1, "Rprop": 2,
 }  # fmt: skip
 """Tensors as large as all parameters that ``_multi_tensor_*`` has at once (torch 2.11 to 2.13)."""
+_PACKAGES = frozenset([
+    "torch", "torch_optimizer", "torchao", "deepspeed", "apex", "bitsandbytes", "transformers",
+    "transformer_engine", "lion_pytorch", "megatron", "pytorch_optimizer", "timm", "raysim",
+])  # fmt: skip
+"""Whose optimizers are known by their names; a script's own Muon is what it computes."""
 _DECAYS_BEFORE = frozenset(["Adagrad", "Adam", "AdamW"])
 """Whose weight decay takes no more; others add it to the gradients in a copy that stays."""
 
@@ -47,11 +56,15 @@ class Optimizers:
         """By identity, with the optimizer, which thus keeps it."""
         self._begun: dict[int, None] = {}
         """Those that have their state."""
+        self._works: dict[int, Any] = {}
+        """Of the script's own, what a step has the GPU do, and nanoseconds of its collectives."""
         self.has_gradients = False
         """A backward has made gradients that nobody has zeroed."""
         self.made: weakref.WeakSet[Any] = weakref.WeakSet()
         self.updating = False
         """One runs: what it asks of values is not the program's."""
+        self.hears = False
+        """One of the script's own runs, to be heard."""
 
     def of(self, run: Callable[..., Any], optimizer: Any) -> Optimizer:
         """What its step is priced as; ``run`` is the step itself."""
@@ -61,9 +74,11 @@ class Optimizers:
             if own:
                 self.begin(run, optimizer)
             found = self._with_sparse(optimizer_of(optimizer, stepped=own), optimizer)
+            found = replace(found, heard=id(optimizer) in self._works)
             if own:
                 name = type(optimizer).__name__
-                self._steps.say(f"{name} is priced as {found.type}, which keeps as many states")
+                how = "by the operators of its step" if found.heard else f"as {found.type}"
+                self._steps.say(f"{name} is priced {how}; {found.type} keeps as many states")
             known = self._known[id(optimizer)] = optimizer, found
         return known[1]
 
@@ -86,24 +101,55 @@ class Optimizers:
         if id(optimizer) in self._begun:
             return
         self._begun[id(optimizer)] = None
-        self.updating = True
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        fused = [group for group in optimizer.param_groups if group.get("fused")]
         # Shapes alone are added to nothing, and make no states of these.
         no_rows = (lambda _: None) if _named(optimizer) in {"Adagrad", "SGD"} else _no_rows
+        with self._running(optimizer, no_rows):
+            run(optimizer)
+        if kind_of(optimizer) is None:
+            self._hear(run, optimizer)
+
+    @contextmanager
+    def _running(
+        self, optimizer: Any, no_rows: Callable[[torch.Tensor], torch.Tensor | None]
+    ) -> Iterator[None]:
+        """Its parameters have gradients of shapes alone."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        fused = [group for group in optimizer.param_groups if group.get("fused")]
+        self.updating = True
         try:
             for group in fused:
                 group["fused"] = False  # there is no such kernel of shapes
             for p in parameters:
                 if p.requires_grad and p.is_meta:
                     p.grad = torch.empty_like(p) if not hasattr(p, SPARSE) else no_rows(p)
-            run(optimizer)
+            yield
         finally:
             self.updating = False
             for group in fused:
                 group["fused"] = True
             for p in parameters:
                 p.grad = None
+
+    def passes_over(self, name: str) -> bool:
+        """Whether a function of that name changes values that nobody knows, in place."""
+        changes = name.endswith("_") and not name.endswith("__")
+        return self.updating and not self.hears and changes
+
+    def _hear(self, run: Callable[..., Any], optimizer: Any) -> None:
+        """A second step; one that shapes alone do not get through is priced by its states."""
+        self.hears = True
+        try:
+            with self._running(optimizer, _no_rows):
+                self._works[id(optimizer)] = self._steps.own.heard(partial(run, optimizer))
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            return
+        finally:
+            self.hears = False
+
+    def worked(self, optimizer: Any) -> None:
+        """A step of the script's own is over: what it does belongs to the loop's next step."""
+        if (found := self._works.get(id(optimizer))) is not None:
+            self._steps.own.again(*found)
 
 
 def _no_rows(p: torch.Tensor) -> torch.Tensor:
@@ -165,7 +211,8 @@ def kind_of(optimizer: Any) -> str | None:
     """The name of a known optimizer that this is, or is taken for; None: the script's own."""
     name = _named(optimizer)
     name = _LIKE.get(name, name)
-    return name if is_known(name) else None
+    package = type(optimizer).__module__.partition(".")[0]
+    return name if is_known(name) and package in _PACKAGES else None
 
 
 def _named(optimizer: Any) -> str:

@@ -26,9 +26,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from raysim.perf.host import LOOPS
 from raysim.perf.host_loops import NO_WORK, CpuOperator, Work
 from raysim.perf.kernels import Dtype
+from raysim.perf.shares import COMPILED_TRAFFIC_SHARE
+from raysim.rayapi.calls import this_fiber
 from raysim.rayapi.shapes.cpu_work import counting_in
 from raysim.rayapi.shapes.prediction import Forward
 from raysim.tracing import composite, operators
+from raysim.tracing.walk import in_compiled_function
 from raysim.training.compiler.feed import Feed, Own, Product
 
 if TYPE_CHECKING:
@@ -139,6 +142,18 @@ class OwnWork:
             self.learns = False
         return out, counting.count
 
+    def heard(self, run: Callable[[], Any]) -> tuple[Count, int]:
+        """What a script's own optimizer has the GPU do in a step, and how long others take."""
+        before = _now_ns()
+        _, count = self._on_gpu(run)
+        return count, _now_ns() - before
+
+    def again(self, count: Count, exchanged_ns: int) -> None:
+        """It steps once more."""
+        self._count.add(count)
+        if exchanged_ns:
+            self._steps.worker.sleep_ns(exchanged_ns)
+
     def copied(self, tensor: torch.Tensor) -> None:
         """It goes to the GPU, unless it has been there."""
         if getattr(tensor, "raysim_on_gpu", False):
@@ -205,6 +220,8 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = Count()
+        self._fuses = False
+        """What ran last is part of a compiled kernel that takes what comes next, too."""
 
     def __torch_dispatch__(
         self,
@@ -226,17 +243,27 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not any(t.is_meta for t in operators.tensors((given, part.out))):
             return
         count, name = self.count, operators.aten_name(part.func)
-        count.operators += 1
+        compiled = in_compiled_function()
+        count.operators += not compiled
         if operators.launches_nothing(part.func, name):
             return
-        count.kernels += operators.kernels(name, part.args, part.out)
         shape = operators.product_shape(name, part.args, part.out, batch=1, counts=_on_meta)
+        fused, self._fuses = self._fuses and compiled, compiled and shape is None
+        kernels = 0 if fused and shape is None else operators.kernels(name, part.args, part.out)
+        count.kernels += kernels
+        count.operators += kernels * compiled
         if shape is None:
             moved = operators.moved(name, given, part.out, width=1, counts=_on_meta)
-            count.moved_bytes += round(moved)
+            count.moved_bytes += round(moved * (COMPILED_TRAFFIC_SHARE if compiled else 1.0))
         else:
             dtype = _DTYPES.get(next(operators.tensors(part.out)).dtype, "fp32")
             count.products[Product(dtype, shape.rows, shape.n, shape.k, shape.groups)] += 1
+
+
+def _now_ns() -> int:
+    """Of the worker's thread."""
+    fiber = this_fiber()
+    return fiber.process.session.now_ns + fiber.lead_ns
 
 
 def _on_meta(tensor: torch.Tensor) -> bool:

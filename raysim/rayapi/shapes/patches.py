@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from raysim.rayapi.later import changed
 from raysim.rayapi.shapes import (
+    block_masks,
     collectives,
     compiled,
     context,
@@ -157,6 +158,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         links.install(_INSTALLED)
         numbers.install(_INSTALLED)
         later = {
+            "torch.nn.attention.flex_attention": partial(block_masks.install, _INSTALLED),
             "torch.distributed.pipelining": partial(pipelining.install, _INSTALLED),
             "torch.distributed.pipelining._IR": partial(split_models.install, _INSTALLED),
         }

@@ -95,11 +95,13 @@ class Wrapping:
         clipping: float,
         scales: bool = False,
         reduces_each: bool = False,
+        casts: Any = None,
     ) -> TrainingPlan:
         """One optimizer step of it.
 
         ``scales``: the loss, by a ``GradScaler``; ``reduces_each``: gradients, in every
-        micro-batch, for lack of ``no_sync``.
+        micro-batch, for lack of ``no_sync``; ``casts``: a type that the module itself casts fp32
+        weights to.
         """
         copies = min(self.copies, micro_batch)
         meet = max(1, world_size // self.tp) if self.meets else copies
@@ -107,11 +109,12 @@ class Wrapping:
         own = _of_sparse(self, model, optimizer or self.optimizer or Optimizer(), meet)
         if self.deepspeed is not None:
             return deepspeed_plan(self, model, mesh, micro_batch, accumulation, own)
-        half: Any = DTYPES[autocast] if autocast else None
+        half: Any = DTYPES[autocast or casts] if autocast or casts else None
         ddp = DdpSettings(
             bucket_cap_mb=self.ddp.bucket_cap_mb if copies == 1 else ONE_BUCKET_MB,
             gradient_as_bucket_view=self.ddp.gradient_as_bucket_view,
             autocast=half,
+            casts_itself=casts is not None and not autocast,
             grad_scaler=scales,
             sync_every_micro_batch=reduces_each or copies > 1,
         )

@@ -44,6 +44,8 @@ class Role:
     """And until the next forward has made another."""
     half: torch.dtype | None = None
     """What it casts to within."""
+    casts: torch.dtype | None = None
+    """What its model casts fp32 weights to itself."""
     kept: frozenset[int] = frozenset()
     """Storages of the script's own tensors that its backward keeps, in its first step."""
     script_bytes: int | None = None
@@ -71,6 +73,10 @@ class Role:
         """Its trace has told which of the example's tensors backward keeps, and what else."""
         own = zip(tensors(example), given, strict=True)
         self.kept = frozenset(storages) | {key_of(t) for t, is_kept in own if is_kept}
+
+    def learn_casts(self, dtype: torch.dtype) -> None:
+        """Its trace has told what the model casts its weights to."""
+        self.casts = dtype
 
     def learn_table(self, example: Any, half: torch.dtype | None) -> None:
         """Its table is known: it keeps what it is given, of images autocast's copies."""

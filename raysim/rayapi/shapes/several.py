@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,8 @@ from raysim.rayapi.shapes.input_gradients import Entry, graph, of_given, part
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
 from raysim.rayapi.shapes.plans import describe, wrapping_in
-from raysim.rayapi.shapes.roles import Recomputing, Role, again, bytes_of, linked, samples_of
+from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
+from raysim.rayapi.shapes.waiting import Answer, Call, kind_of
 from raysim.tracing import Script, trace
 from raysim.tracing.operators import tensors
 from raysim.tracing.storages import key_of
@@ -45,70 +45,6 @@ if TYPE_CHECKING:
 
 _OLDEST = 16
 """Steps after which a forward that no backward has come to is forgotten."""
-
-
-@dataclass(eq=False, kw_only=True)
-class Call:
-    """A module's forward that may learn."""
-
-    module: Any
-    key: Any
-    given: tuple[Any, Any]
-    outputs: Any
-    born: int
-    """Steps taken before."""
-    recomputes: Recomputing
-    half: torch.dtype | None
-    starts: set[Any] = field(default_factory=set)
-    """Where autograd's graph of its outputs begins."""
-    charged: bool = False
-    """Its forward has been paid without a backward."""
-    paid_ns: int = 0  # where it ran
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Once more."""
-        return self.module(*args, **kwargs)
-
-    def kind(self) -> Any:
-        """What makes two of them alike."""
-        return _kind(self.module, self.key, self.given)
-
-
-def _kind(module: Any, key: Any, given: Any) -> Any:
-    learns = tuple(p.requires_grad for p in module.parameters())
-    asks = tuple(t.requires_grad for t in tensors(given))
-    return id(module), key, learns, asks
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answer:
-    """What a module gives where it is not run again."""
-
-    outputs: Any
-    trained: torch.nn.Parameter | None
-    """One of its parameters that learn."""
-    leads_to: tuple[bool, ...]
-    """Which of the tensors that it is given its graph comes to."""
-    recomputes: Recomputing
-    half: torch.dtype | None
-
-    @classmethod
-    def of(cls, call: Call) -> _Answer:
-        """Of a call that was run."""
-        nodes = {n for t in tensors(call.outputs) for n in graph(t)}
-        return cls(
-            outputs=again(call.outputs), recomputes=call.recomputes, half=call.half,
-            trained=next((p for p in call.module.parameters() if p.requires_grad), None),
-            leads_to=tuple(
-                t.requires_grad and (t.is_leaf or t.grad_fn in nodes) for t in tensors(call.given)
-            ),
-        )  # fmt: skip
-
-    def again(self, args: Any, kwargs: Any) -> Any:
-        """Of other tensors."""
-        given = tensors((args, kwargs))
-        asked = [t for t, leads in zip(given, self.leads_to, strict=True) if leads]
-        return linked(self.outputs, [*asked, *([] if self.trained is None else [self.trained])])
 
 
 class Recording(Tape):
@@ -198,7 +134,7 @@ class Several:
         self.idle_bytes = 0
         """Beside the phase that is asked of."""
         self._calls: list[Call] = []
-        self._answers: dict[Any, _Answer] = {}
+        self._answers: dict[Any, Answer] = {}
         self._tape = Recording()
         self._phases: dict[Any, tuple[Any, int]] = {}
         """By key, with how often backward has run since their optimizer's last step."""
@@ -242,7 +178,7 @@ class Several:
     def forward(self, run: Any, module: Any, key: Any, args: Any, kwargs: Any) -> Any:
         """One that may learn."""
         steps = self._steps
-        kind = _kind(module, key, (args, kwargs))
+        kind = kind_of(module, key, (args, kwargs))
         steps.steady, steps.recomputes, steps.half = False, "", None
         if (known := self._answers.get(kind)) is not None:
             outputs = known.again(args, kwargs)
@@ -251,7 +187,7 @@ class Several:
             outputs = self._run(run, module, args, kwargs)
         call = self._note(module, key, args, kwargs, outputs)
         if known is None:
-            self._answers[kind] = _Answer.of(call)
+            self._answers[kind] = Answer.of(call)
         return outputs
 
     def _run(self, run: Any, module: Any, args: Any, kwargs: Any) -> Any:
@@ -267,6 +203,7 @@ class Several:
             module=module, key=key, given=(args, kwargs), outputs=outputs, born=steps.worker.steps,
             recomputes=steps.recomputes, half=key[3] or steps.half,
             starts={t.grad_fn for t in tensors(outputs) if t.grad_fn is not None},
+            training=module.training,
         )  # fmt: skip
         self._calls.append(call)
         self._tape.note(call, args, kwargs, outputs)
@@ -309,7 +246,7 @@ class Several:
         syncs = all(getattr(c.module, "require_backward_grad_sync", True) for c in used)
         self._reduced[key] = self._reduced.get(key, 0) + (steps.sync and syncs)
         self._graded |= {id(c.module): c.module for c in used if _keeps_gradients(c.module)}
-        alike = sum(c.key == used[0].key and c.module is used[0].module for c in self._calls)
+        alike = sum(c.alike(used[0]) and (c in used or c.waits()) for c in self._calls)
         self._ahead[key] = max(self._ahead.get(key, 0), alike - len(used))
         if key in self._found:
             forward_ns, backward_ns = self._found[key].passes_ns
@@ -378,7 +315,10 @@ class Several:
                 role.model = trace(
                     phase, with_values(example), name=title, autocast=wrapping.cast_by(half),
                     say=steps.say,
-                    script=Script(unknown=no_value, kept=partial(role.learn_kept, example)),
+                    script=Script(
+                        unknown=no_value, kept=partial(role.learn_kept, example),
+                        casts_itself=role.learn_casts,
+                    ),
                 )  # fmt: skip
             steps.shared.roles[key] = role
         return key, phase

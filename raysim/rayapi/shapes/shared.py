@@ -77,6 +77,8 @@ class Shared:
     peers: dict[Any, int] = field(default_factory=dict)
     """Ranks that a model's own collectives share it among, by its signature."""
     sizes: Sizes = field(default_factory=Sizes)
+    masks: dict[Any, Any] = field(default_factory=dict)
+    """Of blocks, by the function that says what they leave (``shapes.block_masks``)."""
     several: bool = False
     """A step has trained several modules (``shapes.several``)."""
     within_loss: list[Any] = field(default_factory=list)

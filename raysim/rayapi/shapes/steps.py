@@ -65,8 +65,7 @@ if TYPE_CHECKING:
 class Steps:
     """Of one worker."""
 
-    sync = True
-    """Backwards reduce gradients: no ``no_sync`` is around them, nor was it asked for."""
+    sync = True  # backwards reduce gradients: no ``no_sync`` is around them, nor was it asked for
 
     def __init__(self, worker: Worker, shared: Shared) -> None:
         self.worker = worker
@@ -279,7 +278,8 @@ class Steps:
                     wrapping.module, with_values(self._example), loss=None if own else again,
                     name=type(wrapping.module).__name__, autocast=wrapping.cast_by(half),
                     say=self.say, script=Script(
-                        unknown=no_value, held=tape.held, kept=kept, lets_go=not role.held
+                        unknown=no_value, held=tape.held, kept=kept, lets_go=not role.held,
+                        casts_itself=role.learn_casts,
                     ),
                 )  # fmt: skip
         return stored_as_asked(found, wrapping.module)
@@ -333,6 +333,7 @@ class Steps:
             self.take_step(self.asked(self._micro, own), optimizer=optimizer)
         if self._gradients:
             self.optimizers.begin(run, optimizer)
+            self.optimizers.worked(optimizer)
         return loss
 
     def update_by_hand(self) -> None:
@@ -453,6 +454,7 @@ class Steps:
             reduces_each=self._reduced > 1,
             optimizer=optimizer,
             autocast=key[3] or role.half,
+            casts=role.casts,
             clipping=self.clipping,
             scales=self.scales,
         )

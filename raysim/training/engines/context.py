@@ -332,6 +332,9 @@ class EngineContext:
         """
         b, o = self.builder, self.plan.optimizer
         o = o if fused is None else replace(o, fused=fused)
+        if o.heard:
+            b.make_states()
+            return b.compute(o.type, "optimizer", 0.0)
         share, muon = numel / max(1, self.plan.model.num_trainable), self.on_muon
         seconds = self.costs.optimizer_s(
             o.type,

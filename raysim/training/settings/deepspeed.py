@@ -144,6 +144,8 @@ class Optimizer:
     None: as its type is known to (``states.optimizer``)."""
     sparse: str = ""
     """Type of the one that updates parameters of sparse gradients; "": this one."""
+    heard: bool = False
+    """A script's own, whose step is priced among what the script does beside the model's."""
     on_muon: tuple[tuple[int, int], ...] | None = None
     """Of Muon: rows and columns of each matrix that it updates; None: as DeepSpeed picks them."""
 
