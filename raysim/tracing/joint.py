@@ -108,11 +108,10 @@ def partition(
         from torch._inductor.fx_passes.joint_graph import joint_graph_passes
         from torch._inductor.virtualized import V
 
-        modes.enter_context(torch.random.fork_rng(devices=[]))
-        modes.enter_context(torch.enable_grad())  # of an evaluation too: what its forward fuses
+        for mode in (torch.random.fork_rng(devices=[]), torch.enable_grad()):  # if it learns or not
+            modes.enter_context(mode)
         with fake, _C.DisableTorchFunction():
-            inner = build(_on_cpu)
-            _name_tensors(inner)
+            inner = _named(build(_on_cpu))
             inputs = tree_map_only(torch.Tensor, _on_cpu, given)
         places = _Places(walk_of(inner))
         for path, before in skipped:
@@ -148,13 +147,14 @@ def _on_cpu(t: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(t.requires_grad)
 
 
-def _name_tensors(model: torch.nn.Module) -> None:
+def _named(model: torch.nn.Module) -> torch.nn.Module:
     """Tensors kept as plain attributes (a rotary table) are inputs of the graph, as buffers are."""
     for part in model.modules():
         for name, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
                 del vars(part)[name]
                 part.register_buffer(name, value, persistent=False)
+    return model
 
 
 def _skip(layer: torch.nn.Module, before: torch.nn.Module) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -79,7 +79,6 @@ def trace(
     autocast: torch.dtype | None = None,
     say: Callable[[str], object] | None = None,
     script: Script | None = None,
-    computes: torch.dtype | None = None,
 ) -> Model:
     """The layer table of ``module``, as one training step on ``example_inputs`` shows it.
 
@@ -105,9 +104,6 @@ def trace(
         Told of a region of ``torch.compile`` that the compiler could not be asked about.
     script
         Of a program that runs, which says and is told more.
-    computes
-        Type that most products run in; None: autocast's, or of most weights, unless the forward
-        shows that it casts fp32 weights itself.
 
     Raises
     ------
@@ -117,6 +113,35 @@ def trace(
         The module cannot be traced: its control flow depends on data, it uses an operator without
         a meta kernel, it cannot be copied, or it checkpoints activations itself.
     """
+    how = _How(name, loss, dtype, autocast, say, script)
+    found = _heard(module, example_inputs, how, None)
+    if isinstance(found, torch.dtype):
+        if script is not None:
+            script.casts_itself(found)
+        found = _heard(module, example_inputs, how, found)
+    assert isinstance(found, Model), "told what it computes in"
+    return found
+
+
+class _How(NamedTuple):
+    """``trace``'s arguments but for the module and its inputs."""
+
+    name: str | None
+    loss: Callable[[Any], torch.Tensor] | None
+    dtype: torch.dtype | None
+    autocast: torch.dtype | None
+    say: Callable[[str], object] | None
+    script: Script | None
+
+
+def _heard(
+    module: torch.nn.Module, example_inputs: Any, how: _How, computes: torch.dtype | None
+) -> Model | torch.dtype:
+    """The table; or, of fp32 weights that the forward casts itself, what most products run in.
+
+    ``computes`` is that type, once it is known.
+    """
+    name, loss, dtype, autocast, say, script = how
     batch = samples(example_inputs)
     _refuse(module)
     answers = script is not None and script.answers
@@ -135,12 +160,7 @@ def trace(
         exchange_gradients(model, walk, listener.width)
     ran = max(listener.product_flops, key=lambda t: listener.product_flops[t], default=compute)
     if ran in HALF and compute == torch.float32 and autocast is None:
-        if script is not None:
-            script.casts_itself(ran)
-        return trace(
-            module, example_inputs, name=name, loss=loss, dtype=dtype, say=say, script=script,
-            computes=ran,
-        )  # fmt: skip
+        return ran
     listener.hold(script.held() if script else ())
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):

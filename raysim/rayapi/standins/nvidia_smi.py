@@ -89,7 +89,7 @@ def _table(gpu: Mapping[str, Any], every: range) -> str:
     line = "+" + "-" * 41 + "+" + "-" * 24 + "+" + "-" * 22 + "+"
     head = "+" + "-" * 89 + "+"
     rows = [
-        head, f"| {"NVIDIA-SMI of raysim's cluster":<87} |", line,
+        head, f"| {'NVIDIA-SMI of an emulated cluster':<87} |", line,
         f"| GPU  {'Name':<34} | {'Bus-Id':<22} | {'':20} |",
         f"| Fan  Temp   Perf  {'Pwr:Usage/Cap':>21} | {'Memory-Usage':>22} | {'GPU-Util':>20} |",
         line,
@@ -105,4 +105,4 @@ def _table(gpu: Mapping[str, Any], every: range) -> str:
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):
-        print(answer(json.loads(sys.argv[1]), sys.argv[2:]))  # noqa: T201  (a program's output)
+        sys.stdout.write(answer(json.loads(sys.argv[1]), sys.argv[2:]) + "\n")

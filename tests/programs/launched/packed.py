@@ -7,7 +7,7 @@ import time
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 LENGTH, WIDTH, HEADS, DOCUMENT = 32768, 512, 4, 1024
@@ -15,7 +15,7 @@ LENGTH, WIDTH, HEADS, DOCUMENT = 32768, 512, 4, 1024
 
 class Casted(nn.Linear):
     def forward(self, x):
-        return F.linear(x, self.weight.to(x.dtype))
+        return functional.linear(x, self.weight.to(x.dtype))
 
 
 class Block(nn.Module):
@@ -69,7 +69,7 @@ class Model(nn.Module):
 
 class Own(torch.optim.Optimizer):
     def __init__(self, params, products):
-        super().__init__(params, dict(lr=0.1, products=products))
+        super().__init__(params, {"lr": 0.1, "products": products})
 
     @torch.no_grad()
     def step(self):
