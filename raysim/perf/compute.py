@@ -58,6 +58,9 @@ from raysim.perf.shares import (
 )
 from raysim.perf.sustained import NODE_GPUS
 
+PADDED = {"fp32": 4, "tf32": 4, "fp16": 8, "bf16": 8, "fp8": 16}
+"""Elements that inductor pads rows of products to a multiple of (``get_alignment_size_dtype``)."""
+
 
 class ComputeModel(Kernels):
     """How long operators take on one GPU type, beside what ``Kernels`` knows of it.
@@ -230,12 +233,14 @@ class ComputeModel(Kernels):
         product_s = self._kernel(op)
         if not backward:
             forward = product_s(s.rows, s.n, s.k, dtype, s.groups, imbalance=s.imbalance)
-            return s.scale * forward
+            copied = s.rows if s.k % PADDED[dtype] else 0.0
+            return self._padded(op, s, dtype, s.scale * forward, (copied, s.k), weight=True)
         lead = granule(s.n, s.k)
         seconds = 0.0
         if op.of_inputs:
             data = product_s(s.rows, s.k, s.n, dtype, s.groups, lead=lead, imbalance=s.imbalance)
-            seconds = s.scale * data
+            # The output's gradient is written padded.
+            seconds = self._padded(op, s, dtype, s.scale * data, (0.0, 0), weight=True)
         if op.of_weights:
             seconds += s.weight_scale * self._weight_product_s(op, s, dtype)
         return seconds + self._beside_products_s(op, batch, dtype, tp)
@@ -260,6 +265,28 @@ class ComputeModel(Kernels):
         seconds = self.memory_s(moved_bytes, kernels=max(0, kernels))
         return seconds + bias_sum_s(self.constants, op, moved / own, moved_bytes, own)
 
+    def _padded(
+        self, op: Operator, s: ProductShape, dtype: Dtype, plain_s: float,
+        copied: tuple[float, int], *, weight: bool,
+    ) -> float:  # fmt: skip
+        """Of a product of sizes that inductor may pad (``pad_mm.py``), where that is faster.
+
+        ``copied``: rows and columns of what is copied to be wider, beside the ``weight``. It does
+        not try products that are bound by memory (``is_mm_compute_bound``).
+        """
+        compiled = self.compiled if op.compiled is None else op.compiled
+        multiple, (rows, columns) = PADDED[dtype], copied
+        n, k = (-(-size // multiple) * multiple for size in (s.n, s.k))
+        if not compiled or (n, k) == (s.n, s.k) or s.groups > 1 or op.fp8 is not None:
+            return plain_s
+        touched = s.rows * (s.n + s.k) + float(s.n) * s.k
+        balance = 0.5 * self.gpu.flops_per_s.get(dtype, 0.0) / self.gpu.memory_bytes_per_s
+        if s.rows * s.n * s.k / touched <= balance:
+            return plain_s
+        moved = COMPUTE_DTYPE_BYTES[dtype] * (2.0 * rows * columns + weight * (n * k + s.n * s.k))
+        padded_s = s.scale * self.gemm_s(s.rows, n, k, dtype) + self.memory_s(moved)
+        return min(plain_s, padded_s)
+
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
         return self.gemm_s if op.fp8 is None else self.fp8_gemm_s
@@ -271,6 +298,8 @@ class ComputeModel(Kernels):
         product_s = self._kernel(op)
         seconds = product_s(float(n) * groups, k, depth, dtype, groups, lead=granule(n, k))
         seconds /= 1.0 if self.serial else self._gemm(dtype).turned
+        wide = sum(size for size in (n, k) if size % PADDED[dtype])
+        seconds = self._padded(op, s, dtype, seconds, (rows, wide), weight=False)
         if self.gradient_buffer_bytes:
             # Read and written in the buffer's type rather than written in 16 bits.
             moved = (2.0 * self.gradient_buffer_bytes - 2.0) * n * k * groups
