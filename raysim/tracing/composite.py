@@ -10,11 +10,12 @@ Not modelled: what a CUDA kernel calls inside itself; composites that ask for va
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,6 +25,9 @@ _KEYS = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001  (the same)
 _WHOLE = frozenset({"_to_copy", "clone", "copy", "repeat"})
 """One kernel, whatever they call: on meta ``repeat`` takes Python's ``unfold``."""
+
+
+_TORCHS = frozenset({"aten", "prims", "raysim"})
 
 
 class Part(NamedTuple):
@@ -48,6 +52,20 @@ def run(
             return out, (Part(func, args, kwargs, out),)  # once: ``transpose_`` would turn it back
     out = func(*args, **kwargs)
     return out, (Part(func, args, kwargs, out),)
+
+
+def is_own(func: OpOverload) -> bool:
+    """Whether ``torch.library.custom_op`` has made it: its body is Python that is not run here."""
+    return func.namespace not in _TORCHS and func._schema.name in OPDEFS  # noqa: SLF001
+
+
+def tell(say: Callable[[str], object] | None, own: Iterable[str]) -> None:
+    """Of such operators, what they are taken for."""
+    if say is not None and (names := ", ".join(own)):
+        say(
+            f"{names}: taken for what is read and written, products inside take no time "
+            "(torch.library.custom_op); call torch's own operators to have them priced"
+        )
 
 
 def _composite_key(func: OpOverload) -> Any:

@@ -72,6 +72,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.has_compiled = False
         """What the compiler makes of its regions has been told to their operators."""
         self.product_flops: defaultdict[torch.dtype, float] = defaultdict(float)
+        self.own_operators: dict[str, None] = {}
+        """``torch.library``'s, of the script or a package, that nobody has looked into."""
         self._deaf = self._backward = False
         self._calls: dict[int, Call] = {}
         self._spreads = is_spread(model)
@@ -215,6 +217,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         name = operators.aten_name(func)
         free = operators.launches_nothing(func, name)
+        if composite.is_own(func):
+            self.own_operators[func._schema.name] = None  # noqa: SLF001
         given = list(tensors((args, kwargs)))
         for t in given:
             parameter = self._parameters.get(self.key(t))
