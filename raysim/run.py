@@ -12,6 +12,7 @@ from raysim.kernel.progress import Progress, Told
 from raysim.kernel.record import ColumnRecorder, NullRecorder
 from raysim.kernel.simulation import Simulation, collector_at_ease
 from raysim.models.mixers import UNTIMED
+from raysim.raycore.tasks import TaskSpec
 from raysim.raylibs.train.host_threads import too_few_threads
 from raysim.results import energy, targets
 from raysim.results.certainty import without
@@ -85,8 +86,9 @@ def run(
     if watch is not None:
         watch(here)
     if not isinstance(scenario, Scenario):
-        result = _run_program(scenario, record=record, check=check, progress=here, pause=pause)
-        gc.collect()  # processes and their objects refer to each other: gigabytes, in a sweep
+        with collector_at_ease():  # what was there before is old
+            result = _run_program(scenario, record=record, check=check, progress=here, pause=pause)
+            gc.collect(1)  # processes and their objects refer to each other: gigabytes, in a sweep
         return result
     with collector_at_ease():
         return _run(scenario, record=record, check=check, what_if=what_if, progress=here)
@@ -128,8 +130,11 @@ def _run_program(
     _log_inputs(summary)
     summary["targets"] = targets.evaluate(scenario.targets, summary)
     summary["warnings"] = [str(p) for p in scenario.warnings] + disks_left_idle(outcome, summary)
+    rows = [row for row in log.rows if row.t_ns <= outcome.end_ns]
+    for spec in {row.detail for row in rows if row.detail.__class__ is TaskSpec}:
+        spec.forget_values()
     kept = Recorded(
-        rows=[row for row in log.rows if row.t_ns <= outcome.end_ns], end_ns=outcome.end_ns,
+        rows=rows, end_ns=outcome.end_ns,
         config=scenario.job.config, costs=scenario.job.costs,
         lost=tuple(falls_silent(outcome.faults)),
         output=outcome.output, compute_rows=tuple(outcome.compute_rows()),

@@ -104,6 +104,13 @@ class Body:
         self.session = session
         self.name = name
         self.module = module
+        session.bodies.append(self)
+
+    def forget(self) -> None:
+        """No task runs it again: rows of the state log keep it, and nothing of the run with it."""
+        for name in ("session", "code", "info"):
+            if hasattr(self, name):
+                delattr(self, name)
 
     def __call__(self, running: RunningTask) -> None:
         """Run it in a fiber."""

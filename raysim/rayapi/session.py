@@ -142,6 +142,7 @@ class Session:
         self._looks: Any = None
         """When it looks next."""
         self.exports: dict[Any, Any] = {}  # what has been pickled, by function or class
+        self.bodies: list[Any] = []  # of functions and methods that tasks run
         self.actor_classes: set[Any] = set()  # of handles that have been pickled
         self.submitted: Any = None  # the server of the jobs API, once somebody has used it
         self.at_end: list[Callable[[], object]] = []  # called when the driver leaves
@@ -197,6 +198,9 @@ class Session:
                     self._serve(fiber)
             finally:
                 let_go([f for f in self.fibers if self.last or f.process.gone])
+                if self.last:
+                    for body in self.bodies:
+                        body.forget()
         if fiber.error is not None:
             raise fiber.error
         return fiber.result

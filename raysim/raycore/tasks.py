@@ -256,6 +256,12 @@ class TaskSpec:
         return SPEC_BYTES + sum(a.size_bytes if isinstance(a, Payload) else REF_BYTES
                                 for a in self.args)  # fmt: skip
 
+    def forget_values(self) -> None:
+        """Nobody runs it again: of its arguments the sizes stay; values may know the whole run."""
+        if self.args:
+            self.args = tuple(a._replace(data=None) if isinstance(a, Payload) else a
+                              for a in self.args)  # fmt: skip
+
 
 SPEC_BYTES = 1_000
 """Task specs are 1-10 KB (serialised rpc::TaskSpec of a small call)."""

@@ -12,6 +12,7 @@ import pytest
 import raysim
 from raysim.errors import ScenarioError
 from raysim.kernel.simulation import Simulation
+from raysim.raycore.tasks import SPEC_BYTES, TaskSpec
 from raysim.scenario.script import script_scenario
 from tests.unit.program_cases import SQUARES, run, script
 
@@ -227,8 +228,20 @@ def test_nothing_stays_of_a_run_whose_program_knows_an_actor(tmp_path: Path) -> 
         "@ray.remote\ndef ask(actor):\n    return ray.get(actor.f.remote())\n"
         "assert ray.get(ask.remote(a)) == 7\n"
     )
-    assert run(tmp_path, text).summary["program"]["exit"] == "ok"
+    kept = run(tmp_path, text)
+    assert worlds() <= before, "nor does what is kept of it hold the cluster"
+    assert kept.summary["program"]["exit"] == "ok"
+
+
+def test_nothing_stays_of_a_job_whose_actors_were_given_live_objects(root: Path) -> None:
+    """Its trials' arguments know the experiment, and that the process that runs it."""
+    before = worlds()
+    scenario = raysim.load(root / "scenarios/asha_sweep")
+    kept = raysim.run(scenario.with_({"jobs.0.tune.trials": 4}))
     assert worlds() <= before
+    assert kept.program is not None
+    specs = [row.detail for row in kept.program.rows if isinstance(row.detail, TaskSpec)]
+    assert max(spec.size_bytes for spec in specs) > SPEC_BYTES, "what arguments weigh is known"
 
 
 HEAD_LOST = {"faults": [{"at": "22s", "fail_node": 0}]}
