@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -34,6 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     """The tests themselves are a million objects, at which every Ray program would look."""
     what_exists_stays()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a test leaves in cycles is little, but may hold gigabytes; what it imported stays."""
+    if nextitem is None or nextitem.path != item.path:
+        what_exists_stays()
+    else:
+        gc.collect(1)
 
 
 @pytest.fixture

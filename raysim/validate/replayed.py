@@ -248,7 +248,7 @@ def _printed(workload: Workload, emulation: Emulation, compute: Compute) -> list
     cluster, plays = emulation.cluster, []
     for number in range(DRIVERS):
         plays.append(_played(workload, emulation, compute))
-        gc.collect()  # as below, of this play's driver
+        gc.collect(1)  # as below, of this play's driver
         cluster.sim.run(cluster.sim.now_ns + BETWEEN_NS + number * PHASE_NS)
     return plays[1:]
 
