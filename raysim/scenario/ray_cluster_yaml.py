@@ -8,6 +8,8 @@ Not modelled: everything under setup, auth, docker and file mounts (said in one 
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -123,7 +125,12 @@ def _local_nodes(reading: ClusterReading) -> None:
         reading.error(("provider", "worker_ips"), f"expected a list, got {shorten(workers)}")
         workers = []
     path: KeyPath = ("provider",)
-    reading.groups.append(NodeRequest(name="head", path=path, head=True, count=1, provider="local"))
+    reading.groups.append(
+        NodeRequest(
+            name="head", path=path, head=True, count=1, provider="local",
+            **_started_with(reading, "head_start_ray_commands"),
+        )
+    )  # fmt: skip
     if workers:
         reading.groups.append(
             NodeRequest(
@@ -133,8 +140,29 @@ def _local_nodes(reading: ClusterReading) -> None:
                 count=len(workers),
                 min_count=len(workers),
                 provider="local",
+                **_started_with(reading, "worker_start_ray_commands"),
             )
         )
+
+
+_START_OPTIONS = {"--num-cpus": "CPU", "--num-gpus": "GPU", "--memory": "memory"}
+
+
+def _started_with(reading: ClusterReading, key: str) -> dict[str, Any]:
+    """What ``ray start`` is told of a machine that nothing else describes."""
+    commands = reading.document.data.get(key)
+    found: dict[str, float] = {}
+    for command in commands if isinstance(commands, list) else ():
+        for words in re.findall(r"\bray start\b([^;&|]*)", str(command)):
+            told = dict(re.findall(r"(--[a-z-]+)[= ]['\"]?([\d.]+)", words))
+            found |= {_START_OPTIONS[o]: float(v) for o, v in told.items() if o in _START_OPTIONS}
+            for custom in re.findall(r"--resources[= ]'(\{[^']*\})'", words):
+                found |= {str(name): float(v) for name, v in json.loads(custom).items()}
+    if found.get("GPU", 0) % 1:
+        reading.error((key,), f"not a number of GPUs: {found['GPU']:g}")
+    gpus = found.get("GPU")
+    sizes = {"gpus": None if gpus is None else int(gpus), "vcpus": _vcpus(found)}
+    return {"resources": found, **sizes} if found else {}
 
 
 def _node_types(reading: ClusterReading, provider: str) -> None:
