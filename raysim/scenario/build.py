@@ -12,7 +12,7 @@ from raysim.hardware.cluster import ClusterSpec
 from raysim.models.four_bit import in_four_bits
 from raysim.models.lora import adapted
 from raysim.models.sequential import build as build_sequential
-from raysim.models.table import Model
+from raysim.models.table import Model, Parameter
 from raysim.perf.constants import TrainingConstants
 from raysim.scenario.allocator import allocator_config
 from raysim.scenario.documents import Document
@@ -285,6 +285,12 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
         if value % mesh.tp:
             message = f"{mesh.tp} does not divide {key}: {value}"
             yield document.problem(("tensor_parallel",), message)
+    experts = min((p.shape[0] for p in _experts(model)), default=0)
+    if mesh.ep > 1 and (not experts or experts % mesh.ep):
+        # Megatron's arguments.py: a multiple of the degree, and some, or it ends there.
+        has = f"the {experts} experts of a layer" if experts else "a model without experts"
+        message = f"expert_model_parallel_size {mesh.ep} does not divide {has}"
+        yield document.problem(("megatron",), message)
     if scenario.strategy.engine == "deepspeed" and mesh.cp > 1:
         yield from unswapped(model, mesh.cp, document)
     if scenario.strategy.engine == "fsdp":
@@ -300,6 +306,12 @@ def _misfits(scenario: Scenario, model: Model, document: Document) -> Iterator[P
     if scenario.spec.train.tokens is not None and model.sample_unit != "tokens":
         message = f"this model trains on {model.sample_unit}; give steps or epochs"
         yield document.problem(("tokens",), message)
+
+
+def _experts(model: Model) -> Iterator[Parameter]:
+    """Weights of routed experts, stacked."""
+    for layer in model.layers:
+        yield from (p for p in layer.body.parameters if p.expert)
 
 
 def _uncut(scenario: Scenario, model: Model, document: Document) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -189,6 +190,20 @@ def test_what_is_wrong_is_said_where_it_stands(
 ) -> None:
     with pytest.raises(ScenarioError, match=message):
         scenario(tmp_path, "train.sh", arguments + "\n")
+
+
+def test_experts_are_divided_by_their_degree(tmp_path: Path) -> None:
+    made = scenario(
+        tmp_path, "train.sh", "--micro-batch-size 1 --expert-model-parallel-size 8 --bf16\n"
+    )  # fmt: skip
+    with pytest.raises(ScenarioError, match="parallel_size 8 does not divide a model without"):
+        build_job(made)
+    config = json.loads(CONFIG) | {"model_type": "mixtral", "num_experts_per_tok": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_local_experts": 8}))
+    assert build_job(load(tmp_path)).plan.mesh.ep == 8  # type: ignore[arg-type]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_local_experts": 4}))
+    with pytest.raises(ScenarioError, match="size 8 does not divide the 4 experts of a layer"):
+        build_job(load(tmp_path))  # type: ignore[arg-type]
 
 
 def test_what_matters_and_is_not_simulated_is_a_warning(tmp_path: Path) -> None:
