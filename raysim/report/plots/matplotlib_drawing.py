@@ -5,8 +5,9 @@ Slices too thin to be seen are drawn together with their neighbours of the same 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,10 +71,11 @@ def draw(chart: Chart, width: int, height: int) -> Figure:
     _limits(axes, chart, reach_x / x.divisor, reach_y / y.divisor)
     visible = reach_x / x.divisor / width / 2
     floor: list[float] = []
+    _boxes(axes, [mark for mark in chart.marks if isinstance(mark, Boxes)], x, visible)
     for mark in chart.marks:
         if isinstance(mark, Boxes):
-            _boxes(axes, mark, x, visible)
-        elif isinstance(mark, Area):
+            continue
+        if isinstance(mark, Area):
             floor = _area(axes, mark, x, y, floor)
         elif isinstance(mark, Line):
             _line(axes, mark, x, y)
@@ -135,34 +137,58 @@ def _ticks(axis: Any, said: Axis, scale: Scale) -> None:
         axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
-def _boxes(axes: Any, mark: Boxes, x: Scale, visible: float) -> None:
-    by_row: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row, start, size in zip(mark.rows, mark.starts, mark.sizes, strict=True):
-        by_row[row].append((start / x.divisor, (start + size) / x.divisor))
-    shapes = [
-        [(a, row - BAR / 2), (b, row - BAR / 2), (b, row + BAR / 2), (a, row + BAR / 2)]
-        for row, spans in sorted(by_row.items())
-        for a, b in joined(spans, visible)
-    ]
-    axes.add_collection(
-        PolyCollection(shapes, facecolors=mark.color, linewidths=0, label=mark.name, snap=False),
-        autolim=False,
-    )
-    for row, start, size, text in zip(mark.rows, mark.starts, mark.sizes, mark.texts, strict=False):
-        axes.annotate(
-            text, ((start + size) / x.divisor, row), xytext=(5, 0), textcoords="offset points",
-            va="center", fontsize=8.5,
-        )  # fmt: skip
+def _boxes(axes: Any, marks: Sequence[Boxes], x: Scale, visible: float) -> None:
+    rows: dict[int, list[list[tuple[float, float]]]] = defaultdict(lambda: [[] for _ in marks])
+    for kind, mark in enumerate(marks):
+        for row, start, size in zip(mark.rows, mark.starts, mark.sizes, strict=True):
+            rows[row][kind].append((start / x.divisor, (start + size) / x.divisor))
+    drawn = {row: told_apart(kinds, visible) for row, kinds in sorted(rows.items())}
+    for kind, mark in enumerate(marks):
+        shapes = [
+            [(a, row - BAR / 2), (b, row - BAR / 2), (b, row + BAR / 2), (a, row + BAR / 2)]
+            for row, kinds in drawn.items()
+            for a, b in kinds[kind]
+        ]
+        axes.add_collection(
+            PolyCollection(
+                shapes, facecolors=mark.color, linewidths=0, label=mark.name, snap=False
+            ),
+            autolim=False,
+        )
+        for row, start, size, text in zip(
+            mark.rows, mark.starts, mark.sizes, mark.texts, strict=False
+        ):
+            axes.annotate(
+                text, ((start + size) / x.divisor, row), xytext=(5, 0), textcoords="offset points",
+                va="center", fontsize=8.5,
+            )  # fmt: skip
 
 
-def joined(spans: Iterable[tuple[float, float]], visible: float) -> list[tuple[float, float]]:
-    """Intervals, those closer than ``visible`` as one."""
-    made: list[tuple[float, float]] = []
-    for a, b in sorted(spans):
-        if made and a - made[-1][1] < visible and min(b - a, made[-1][1] - made[-1][0]) < visible:
-            made[-1] = (made[-1][0], max(b, made[-1][1]))
-        else:
-            made.append((a, b))
+def told_apart(
+    kinds: Sequence[Sequence[tuple[float, float]]], visible: float
+) -> list[list[tuple[float, float]]]:
+    """Intervals of a row, by kind, as an eye has them.
+
+    Those narrower than ``visible`` are one in each stretch of that length, of the kind that fills
+    most of it: drawn one over the other, a kind that takes little would hide the one it is among.
+    """
+    made: list[list[tuple[float, float]]] = [[] for _ in kinds]
+    stretches: dict[int, dict[int, list[tuple[float, float]]]] = {}
+    for kind, spans in enumerate(kinds):
+        for a, b in spans:
+            if b - a >= visible:
+                made[kind].append((a, b))
+            else:
+                stretches.setdefault(int(a // visible), {}).setdefault(kind, []).append((a, b))
+    last, end = -1, -math.inf
+    for _, there in sorted(stretches.items()):
+        most = max(there, key=lambda kind: sum(b - a for a, b in there[kind]))
+        inside = [span for spans in there.values() for span in spans]
+        begin = min(a for a, _ in inside)
+        if most == last and begin - end < visible:
+            begin = made[most].pop()[0]
+        last, end = most, max(b for _, b in inside)
+        made[most].append((begin, end))
     return made
 
 

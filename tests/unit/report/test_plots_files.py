@@ -150,8 +150,19 @@ def test_axes_are_written_in_handy_units(unit: str, reach: float, scale: Scale) 
 
 def test_slices_too_thin_to_see_are_drawn_together() -> None:
     pytest.importorskip("matplotlib")
-    from raysim.report.plots.matplotlib_drawing import joined
+    from raysim.report.plots.matplotlib_drawing import told_apart
 
     thin = [(0.0, 0.1), (0.11, 0.2), (0.9, 1.0), (2.0, 3.0), (3.05, 4.0)]
-    assert joined(thin, 0.2) == [(0.0, 0.2), (0.9, 1.0), (2.0, 3.0), (3.05, 4.0)]
-    assert joined(thin, 0.0) == thin
+    wide = thin[3:]
+    assert sorted(*told_apart([thin], 0.2)) == [(0.0, 0.2), (0.9, 1.0), *wide]
+    assert told_apart([thin], 0.0) == [thin]
+
+
+def test_a_kind_that_takes_little_does_not_hide_the_one_it_is_among() -> None:
+    pytest.importorskip("matplotlib")
+    from raysim.report.plots.matplotlib_drawing import told_apart
+
+    forward = [(i, i + 0.95) for i in range(1000)]
+    waits = [(i + 0.95, i + 1.0) for i in range(1000)]
+    assert told_apart([forward, waits], 4.0) == [[(0, 1000.0)], []]
+    assert told_apart([waits, forward], 0.5) == [waits, forward]
