@@ -13,6 +13,7 @@ from raysim.report import charts, peaks
 from raysim.report.layout import percent
 from raysim.report.plots.chart import Chart
 from raysim.report.plots.marks import Area, Axis, Boxes, Heat, Mark, Points, Rule
+from raysim.report.step import sensitivity
 from raysim.results.traces.layout import in_order as tracks_in_order
 from raysim.units import format_bytes, format_bytes_per_s, format_seconds
 
@@ -218,6 +219,31 @@ class TrainingPlots:
             title="Collectives by message size; the larger, the more time in all, waits included",
             x=Axis(label="message size", log=True, ticks=ticks), marks=tuple(marks),
             y=Axis(label="bus bandwidth", unit="B/s"),
+        )  # fmt: skip
+
+    def sensitivity(self) -> Chart:
+        """What the step answers to, as a tornado: seconds less with 10 % more of one thing.
+
+        Raises
+        ------
+        ScenarioError
+            The run has none: ``what_if=False``, it does not fit, or is too large to play again.
+        """
+        found = sensitivity(self.result.summary)
+        if not found:
+            raise ScenarioError("this run has no elasticities of its step")
+        step_s = self.result.summary["step"]["seconds"]
+        less = [max(-sway.delta, 0.0) * step_s for sway in found]
+        bars = Boxes(
+            name="time less", color=charts.SLICE_COLORS["forward"].light, sizes=less,
+            rows=range(len(found)), starts=[0.0] * len(found),
+            texts=[percent(-sway.delta) for sway in found],
+            tips=[f"{sway.input}: elasticity {sway.elasticity:.2f}" for sway in found],
+        )  # fmt: skip
+        return Chart(
+            title=f"What a step of {format_seconds(step_s)} saves with 10 % more of one thing",
+            x=Axis(label="time less", unit="s"), y=Axis(rows=tuple(sway.input for sway in found)),
+            marks=(bars,), legend=False,
         )  # fmt: skip
 
     def _part(self) -> str:

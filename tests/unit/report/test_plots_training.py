@@ -169,3 +169,19 @@ def test_collectives_are_points_by_operation_and_size() -> None:
         int(tip.split(": ")[1].split(" times")[0]) for m in points.values() for tip in m.tips
     )
     assert count == len(spans)
+
+
+def test_what_a_step_answers_to_is_a_tornado_of_what_a_tenth_more_saves() -> None:
+    """Twice as fast halves what is all products: 10 % more saves 1 - 1 / 1.1 of it."""
+    rows = [{"input": "GPU products, FLOP/s", "elasticity": -1.0},
+            {"input": "GPU memory bandwidth", "elasticity": -0.5}]  # fmt: skip
+    said = summary() | {"sensitivity": rows}
+    chart = Result(summary=said).plot.sensitivity()
+    (bars,) = chart.marks
+    assert isinstance(bars, Boxes)
+    assert chart.y.rows == ("GPU products, FLOP/s", "GPU memory bandwidth")
+    step_s = said["step"]["seconds"]
+    assert bars.sizes == pytest.approx([step_s * (1 - 1 / 1.1), step_s * (1 - 1.1**-0.5)])
+    assert bars.texts == ["9.1 %", "4.7 %"]
+    with pytest.raises(ScenarioError, match="no elasticities"):
+        Result(summary=said | {"sensitivity": None}).plot.sensitivity()
