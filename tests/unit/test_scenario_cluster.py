@@ -98,20 +98,6 @@ def test_local_provider_needs_hardware() -> None:
     assert [(g.name, g.count) for g in made.groups] == [("head", 1), ("worker", 2)]
 
 
-def test_a_local_machine_has_what_ray_start_is_told() -> None:
-    text = (
-        "provider: {type: local, head_ip: a, worker_ips: [b]}\n"
-        "head_start_ray_commands:\n  - ray stop\n"
-        "  - ulimit -n 65536; ray start --head --num-cpus 8 --port=6379\n"
-        "worker_start_ray_commands:\n"
-        "  - ray start --address=$RAY_HEAD_IP:6379 --num-gpus=4 --resources='{\"disk\":2}'\n"
-    )
-    head, worker = cluster(text, hardware={"worker": {"node": "hgx-h100-8"}}).groups
-    assert (head.node.vcpus, head.node.gpu_count) == (8, 0)
-    assert worker.node.gpu_count == 4
-    assert {"GPU": 4.0, "disk": 2.0}.items() <= dict(worker.resources).items()
-
-
 @pytest.mark.parametrize(
     ("provider", "head"),
     [("aws", "m5.large"), ("gcp", "n1-standard-2"), ("azure", "Standard_D2s_v3")],

@@ -6,6 +6,8 @@ import pytest
 
 from raysim.hardware import catalog
 from raysim.scenario.plain_machines import by_name, by_size
+from raysim.scenario.ray_cluster_yaml import read_ray_cluster
+from raysim.scenario.yaml_text import parse_yaml_all
 
 GIB = 2**30
 
@@ -93,3 +95,18 @@ def test_a_size_costs_about_what_the_clouds_list_says(name: str) -> None:
     priced = by_size(row.vcpus, row.memory_bytes)
     assert priced.usd_per_hour == pytest.approx(row.usd_per_hour, rel=0.08)
     assert priced.provenance["usd_per_hour"].basis == "assumed"
+
+
+def test_a_local_machine_has_what_ray_start_is_told() -> None:
+    text = (
+        "provider: {type: local, head_ip: a, worker_ips: [b]}\n"
+        "head_start_ray_commands:\n  - ray stop\n"
+        "  - ulimit -n 65536; ray start --head --num-cpus 8 --port=6379\n"
+        "worker_start_ray_commands:\n"
+        "  - ray start --address=$RAY_HEAD_IP:6379 --num-gpus=4 --resources='{\"disk\":2}'\n"
+    )
+    (document,) = parse_yaml_all(text, "cluster.yaml")
+    head, worker = read_ray_cluster(document).groups
+    assert (head.vcpus, head.gpus, head.resources) == (8, None, {"CPU": 8.0})
+    assert (worker.vcpus, worker.gpus) == (None, 4)
+    assert worker.resources == {"GPU": 4.0, "disk": 2.0}
