@@ -59,7 +59,7 @@ _SEARCH = (
 )  # fmt: skip
 _TRAIN_V2 = (
     "config", "context", "data_parallel_trainer", "exceptions", "preemption", "report_config",
-    "result", "train_fn_utils",
+    "reported_checkpoint", "result", "train_fn_utils",
 )  # fmt: skip
 _STOPPERS = (
     "experiment_plateau", "function_stopper", "maximum_iteration", "noop", "stopper", "timeout",

@@ -98,9 +98,8 @@ NAMES: dict[str, str] = {
         "RandomExpr", "UnnestExpr",
     )},
     **{f"ray.train.{name}": _TRAIN for name in (
-        "CheckpointConsistencyMode", "ReportedCheckpoint",
-        "ReportedCheckpointStatus", "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
-        "get_all_reported_checkpoints", "backend", "base_trainer", "constants",
+        "ValidationConfig", "ValidationFn", "ValidationTaskConfig",
+        "backend", "base_trainer", "constants",
         "_internal", "context", "examples", "horovod", "lightgbm", "session",
         "tensorflow", "trainer", "utils", "v2._internal", "xgboost", "torch.TorchCheckpoint",
         "torch.accelerate", "torch.config", "torch.torch_trainer", "torch.train_loop_utils",

@@ -183,6 +183,7 @@ class TrainController:
         self.failures.count["start"] += group.rounds
         self.group = group
         self.manager.begin(self._size)
+        group.gang.manager = self.manager
         self._preemption = None
         self._considered_ns = yield now()
         ranks_of = {n: tuple(ranks) for n, ranks in group.gang.nodes.items()}
