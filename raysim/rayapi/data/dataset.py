@@ -64,9 +64,11 @@ class Dataset(Columnar):
 
     def __init__(
         self, spec: specs.Dataset, kept: tuple[Any, ...] = (), *, first: Columns | None = None,
-        files: tuple[str, ...] = (),
+        files: tuple[str, ...] = (), context: DataContext | None = None,
     ) -> None:  # fmt: skip
         self._spec = spec
+        self.context = (context or DataContext.get_current()).copy()
+        """The settings it runs under: those there were when it was made."""
         self._kept = kept
         """Objects it is made of stay while it does."""
         self._files = files
@@ -98,7 +100,7 @@ class Dataset(Columnar):
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
-        made = Dataset(self._spec.then(operation), kept, files=self._files)
+        made = Dataset(self._spec.then(operation), kept, files=self._files, context=self.context)
         made._source_row, made._name = self._source_row, self._name
         return made
 
@@ -253,9 +255,9 @@ class Dataset(Columnar):
     ) -> Dataset:
         """``Dataset.random_shuffle``."""
         del options
-        if DataContext.get_current().settings().shuffle_strategy == "sort_shuffle_push_based":
+        if self.context.settings().shuffle_strategy == "sort_shuffle_push_based":
             raise NotEmulatedError("ray.data random_shuffle by push", "the pull-based shuffle")
-        blocks = num_blocks or executions.estimated_blocks(self._spec)
+        blocks = num_blocks or executions.estimated_blocks(self)
         made = partial(exchanges.random_shuffle, session_here(), partitions=blocks)
         return self._alike(self._drawn(seed, made))
 
@@ -294,7 +296,7 @@ class Dataset(Columnar):
         said = SortKey.of(key, descending, boundaries)
         if self._first:
             said.check(list(self._first))
-        blocks = executions.estimated_blocks(self._spec)
+        blocks = executions.estimated_blocks(self)
         parts = len(said.boundaries) + 1 if said.boundaries else blocks
         return self._alike(exchanges.sorting(session_here(), said, parts, blocks))
 
@@ -368,8 +370,10 @@ class Dataset(Columnar):
     @program_call
     def materialize(self) -> MaterializedDataset:
         """``Dataset.materialize``."""
-        source, kept, ran = executions.materialized(self._spec)
-        made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
+        source, kept, ran = executions.materialized(self)
+        made = MaterializedDataset(
+            specs.Dataset(source=source), (*self._kept, kept), context=self.context
+        )
         self.ran, made.ran, made._name = ran, ran, self._name  # noqa: SLF001  (its own class)
         return made
 
@@ -423,11 +427,6 @@ class Dataset(Columnar):
         """``Dataset.set_name``."""
         self._name = name
 
-    @property
-    def context(self) -> DataContext:
-        """``Dataset.context``: the run's."""
-        return DataContext.get_current()
-
     def input_files(self) -> list[str]:
         """``Dataset.input_files``."""
         return list(self._files)
@@ -469,8 +468,9 @@ class MaterializedDataset(Dataset):
     def part(self, blocks: list[Any]) -> MaterializedDataset:
         """Some of its rows."""
         return MaterializedDataset(
-            specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept
-        )
+            specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept,
+            context=self.context,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         """With some rows."""
