@@ -81,7 +81,7 @@ NAMES: dict[str, str] = {
         "datasource.DefaultFileMetadataProvider", "datasource.FileMetadataProvider",
         "datasource.SaveMode", "datasource.Reader", "preprocessors.torch", "preprocessors.utils",
         "DatasetIterator", "DatasetSummary", "CatalogAccessMode", "ClickHouseTableSettings",
-        "DatabricksUnityCatalog", "KafkaAuthConfig", "MixStoppingCondition", "list_stats_summaries",
+        "DatabricksUnityCatalog", "KafkaAuthConfig", "list_stats_summaries",
         "checkpoint", "random_access_dataset",
         "read_api", "datasource.DummyOutputDatasink",
         "datasource.LeRobotDatasource",

@@ -28,6 +28,7 @@ from raysim.rayapi.data.columns import Columns, joined, sliced, to_batch
 from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
+from raysim.rayapi.data.exchanges import MixStoppingCondition
 from raysim.rayapi.data.functions import (
     call_of,
     check_batch_size,
@@ -50,7 +51,7 @@ _MISSING = (
 
 _REFUSED = frozenset([
     "copy", "deserialize_lineage", "explain", "get_dataset_id", "get_stats_summary",
-    "has_serializable_lineage", "iter_jax_batches", "iter_tf_batches", "mix", "serialize_lineage",
+    "has_serializable_lineage", "iter_jax_batches", "iter_tf_batches", "serialize_lineage",
     "streaming_train_test_split", "summary", "to_daft", "to_dask", "to_mars", "to_modin",
     "to_random_access_dataset", "to_spark", "to_tf", "write_bigquery", "write_clickhouse",
     "write_delta", "write_iceberg", "write_kafka", "write_lance", "write_mongo",
@@ -233,10 +234,14 @@ class Dataset(Columnar):
         beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
         firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
         made = self._then(specs.Union(others=beside), *other)
-        known = [first for first in firsts if first]
-        if len(known) == len(firsts):
-            with_first(made, joined(known))
-        return made
+        return with_first(made, joined(firsts)) if all(firsts) else made
+
+    def mix(
+        self, *other: Dataset, weights: list[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:  # fmt: skip
+        """``Dataset.mix``."""
+        return self._alike(exchanges.mixed((self, *other), weights, stopping_condition), *other)
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:

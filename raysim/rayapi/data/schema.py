@@ -32,10 +32,14 @@ class Schema:
         dtypes = getattr(
             self._columns, "dtypes", {}
         )  # of a frame, whose categories Ray cannot name
-        return [
-            "None" if str(dtypes.get(name)) == "category" else _type_of(column)
-            for name, column in self._columns.items()
-        ]
+        found = {name: _type_of(column) for name, column in self._columns.items()}
+        for name, kind in found.items():
+            said = str(dtypes.get(name))
+            if said == "category":
+                found[name] = "None"
+            elif said == "object" and kind == "date32[day]":
+                found[name] = "<class 'object'>"
+        return list(found.values())
 
     @property
     def base_schema(self) -> Any:

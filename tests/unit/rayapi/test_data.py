@@ -140,6 +140,8 @@ def test_order_is_kept_around_a_sort_though_later_blocks_are_ready_first() -> No
         plain = [r["id"] for r in ds.map_batches(slow).iter_rows()]
         ordered = [r["id"] for r in ds.sort("id").map_batches(slow).iter_rows()]
         ray.data.DataContext.get_current().execution_options.preserve_order = True
+        assert not ds.context.execution_options.preserve_order  # a copy: it was made before
+        ds = ray.data.range(100, override_num_blocks=4)
         return plain, ordered, [r["id"] for r in ds.map_batches(slow).iter_rows()]
 
     plain, ordered, asked = played(main)
