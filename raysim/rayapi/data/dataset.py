@@ -231,10 +231,9 @@ class Dataset(Columnar):
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
-        firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
-        made = self._then(specs.Union(others=beside), *other)
-        return with_first(made, joined(firsts)) if all(firsts) else made
+        known = [o._first for o in (self, *other) if o._first]  # noqa: SLF001  (its own class)
+        made = self._then(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001
+        return with_first(made, joined(known)) if len(known) == 1 + len(other) else made
 
     def mix(
         self, *other: Dataset, weights: list[float] | None = None,

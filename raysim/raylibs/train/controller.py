@@ -170,6 +170,7 @@ class TrainController:
         yield from self._end_group()
         self._failures = {}
         group = WorkerGroup(self.process, self.spec, self.record, self._size)
+        group.gang.manager = self.manager
         latest = self.manager.latest
         begin_ns = yield now()
         restored = latest[0] if latest is not None else None
@@ -183,7 +184,6 @@ class TrainController:
         self.failures.count["start"] += group.rounds
         self.group = group
         self.manager.begin(self._size)
-        group.gang.manager = self.manager
         self._preemption = None
         self._considered_ns = yield now()
         ranks_of = {n: tuple(ranks) for n, ranks in group.gang.nodes.items()}
