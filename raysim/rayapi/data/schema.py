@@ -78,8 +78,8 @@ def _type_of(column: Array) -> str:
         key, item = (_type_of(column_of([pair[i] for pair in known[0]])) for i in (0, 1))
         return f"map<{key}, {item}>"
     if isinstance(known[0], list):
-        said = next((each for each in known if each), [])  # of empty ones Arrow knows no more
-        return f"list<item: {_type_of(column_of(said)) if said else 'null'}>"
+        filled = [each for each in known if each]  # of empty ones Arrow knows no more
+        return f"list<item: {_type_of(column_of(filled[0])) if filled else 'null'}>"
     if isinstance(known[0], dict):
         fields = (f"{name}: {_type_of(column_of([v]))}" for name, v in known[0].items())
         return f"struct<{', '.join(fields)}>"
