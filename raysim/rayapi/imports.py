@@ -24,6 +24,9 @@ CORE_S = {"torch": 1.21, "transformers": 2.30, "deepspeed": 0.34, "accelerate": 
 with one model's class. Median of three processes on a Xeon of 2 cores, warm files, Python 3.11,
 torch 2.13, 2026-11-27 (user and system time)."""
 
+_NEEDS_TORCH = "ray.util.collective", "raysim.rayapi.util.collective"
+"""A module that imports it, as Ray names it and as it is here."""
+
 _PATH = re.compile(r"[\w.]+")
 
 
@@ -51,5 +54,7 @@ def load_program(code: bytes, *, there: frozenset[str] = frozenset()) -> Any:
 def _named(code: bytes) -> frozenset[str]:
     """Listed packages that a pickle names, within functions too, and torch with any of them."""
     words = {word for _, word, _ in pickletools.genops(code) if type(word) is str}
+    if any(word.startswith(_NEEDS_TORCH) for word in words):
+        words.add("torch")
     found = {word.partition(".")[0] for word in words if _PATH.fullmatch(word)} & CORE_S.keys()
     return frozenset(found | {"torch"} if found else ())

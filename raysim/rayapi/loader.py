@@ -59,7 +59,7 @@ _SEARCH = (
 )  # fmt: skip
 _TRAIN_V2 = (
     "config", "context", "data_parallel_trainer", "exceptions", "preemption", "report_config",
-    "result", "train_fn_utils",
+    "reported_checkpoint", "result", "train_fn_utils",
 )  # fmt: skip
 _STOPPERS = (
     "experiment_plateau", "function_stopper", "maximum_iteration", "noop", "stopper", "timeout",
@@ -94,6 +94,7 @@ def _modules() -> dict[str, ModuleType]:
         actors,
         api,
         exceptions,
+        internal_kv,
         job_config,
         private,
         runtime_context,
@@ -122,6 +123,7 @@ def _modules() -> dict[str, ModuleType]:
     experimental = ModuleType("ray.experimental")
     vars(experimental).update(
         tqdm_ray=tqdm_ray, __path__=[], __getattr__=getattr_of("ray.experimental"),
+        internal_kv=internal_kv,
         get_object_locations=locations.get_object_locations,
         get_local_object_locations=locations.get_local_object_locations,
     )  # fmt: skip
@@ -142,6 +144,7 @@ def _modules() -> dict[str, ModuleType]:
         "ray.util.debug": util, "ray.util.check_serialize": util, "ray.util.serialization": util,
         "ray.runtime_env.runtime_env": runtime_env, "ray.experimental": experimental,
         "ray.experimental.tqdm_ray": tqdm_ray, "ray.experimental.locations": locations,
+        "ray.experimental.internal_kv": internal_kv,
         "ray.util.state.api": state, "ray.cloudpickle": cloudpickle,
         **testing.test_utils(), **private.modules(util), **_libraries(),
     }  # fmt: skip

@@ -30,13 +30,14 @@ def _stop_the_last_cluster() -> Iterator[None]:
 SLOW = (
     "dag_compiled", "dag_compiled_nodes", "data_columns", "data_files", "data_frames",
     "data_groups", "data_groups_order", "data_iterators", "data_joins", "data_lazy",
-    "data_llm_http", "data_llm_serve", "data_maps", "data_sorts", "data_splits", "data_webdataset",
-    "failure_node_running", "placement_group_in_actor", "placement_group_node_death",
+    "data_llm_http", "data_llm_serve", "data_maps", "data_mixes", "data_sorts", "data_splits",
+    "data_webdataset", "failure_node_running", "placement_group_in_actor",
+    "placement_group_node_death",
     "rllib_agents", "rllib_dqn", "rllib_ppo", "schedule_labels", "serve_apps", "serve_batches",
     "serve_cancels", "serve_checks", "serve_clients", "serve_errors", "serve_http",
     "serve_policies", "serve_proxy", "serve_streams", "train_callbacks", "train_checks",
-    "train_datasets", "train_ddp_cpu", "train_goes_on", "train_restarts", "train_threads",
-    "tune_by_hand", "tune_own", "tune_schedulers",
+    "train_datasets", "train_ddp_cpu", "train_goes_on", "train_reported", "train_restarts",
+    "train_threads", "tune_by_hand", "tune_files", "tune_own", "tune_schedulers",
 )  # fmt: skip
 """A third of a minute and more each, of a real cluster on two cores."""
 

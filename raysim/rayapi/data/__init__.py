@@ -30,6 +30,7 @@ from raysim.rayapi.data.datasource import (
     read_datasource,
 )
 from raysim.rayapi.data.elsewhere import READERS
+from raysim.rayapi.data.exchanges import MixStoppingCondition
 from raysim.rayapi.data.files import (
     read_binary_files,
     read_csv,
@@ -78,6 +79,7 @@ __all__ = [
     "FileShuffleConfig",
     "GroupedData",
     "MaterializedDataset",
+    "MixStoppingCondition",
     "Preprocessor",
     "RandomSeedConfig",
     "ReadTask",

@@ -81,7 +81,7 @@ class RefBundle:
 def _bundles(dataset: Dataset, name: str, value: Callable[[Columns], Any]) -> list[RefBundle]:
     hook = _Told(session=session_here(), name=name, value=value)
     blocks: list[Block] = []
-    executions.drained(dataset._spec.then(specs.Map(name=name, hook=hook)), blocks)  # noqa: SLF001  (its own)
+    executions.drained(dataset, blocks, specs.Map(name=name, hook=hook))
     core = this_core(this_fiber())
     found = []
     for block in blocks:

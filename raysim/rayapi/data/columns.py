@@ -28,6 +28,8 @@ _TENSOR = {_IS_TENSOR: b"1"}
 """In the metadata of a field of Arrow's whose lists are tensors."""
 _TIMES = {"date": "datetime64[D]", "timedelta": "timedelta64[us]"}
 """Those that numpy has, by the name of Python's."""
+_NUMPY_HAS = ("int", "uint", "float", "double", "halffloat", "time", "duration")
+"""How Arrow's types begin that numpy has."""
 FORMATS = ("pandas", "pyarrow", "numpy", "cudf", None)
 """``VALID_BATCH_FORMATS``; ``default`` stands for ``numpy``."""
 
@@ -225,7 +227,13 @@ def to_batch(columns: Columns, batch_format: str | None) -> Any:
         raise NotEmulatedError("ray.data batch_format='cudf'", "numpy, pandas, pyarrow")
     if batch_format is None:
         return columns
+    if isinstance(columns, Framed):  # what pandas has as objects stays that
+        return {n: _numbers(a) if _is_object(columns, n) else _plain(a) for n, a in columns.items()}
     return {name: _plain(array) for name, array in columns.items()}
+
+
+def _is_object(columns: Framed, name: str) -> bool:
+    return columns[name].dtype == object and str(columns.dtypes[name]) == "object"
 
 
 def _frame_of(columns: Columns) -> Any:
@@ -255,6 +263,8 @@ def _frame_of(columns: Columns) -> Any:
 
 def _plain(array: Array) -> Array:
     """As Arrow's columns come out as numpy's: texts are objects, lists are arrays."""
+    if isinstance(array, Categories):
+        return array.view(np.ndarray)
     first = next((v for v in array if v is not None), None) if array.dtype == object else None
     kind = type(first).__name__  # a program's classes of dates are its own
     if kind in _TIMES:
@@ -326,7 +336,7 @@ def _of_arrow(column: Any) -> Array:
     kind = str(column.type)
     if kind.startswith("dictionary"):
         return categories.of_arrow(column)
-    plain = kind.startswith(("int", "uint", "float", "double", "time")) and "tz=" not in kind
+    plain = kind.startswith(_NUMPY_HAS) and "tz=" not in kind
     if column.null_count or not plain:
         with real_datetime():
             return column_of(column.to_pylist())

@@ -62,7 +62,7 @@ class Consumable:
             return self._spec.source.rows
         if self._rows_of is not None:
             return int(self._rows_of.count())
-        return int(executions.drained(self._spec, None)[0].rows)
+        return int(executions.drained(self, None)[0].rows)
 
     def take(self, limit: int = 20) -> list[dict[str, Any]]:
         """``Dataset.take``."""

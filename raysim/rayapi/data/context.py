@@ -5,6 +5,7 @@ Settings that change nothing that is emulated (progress bars, logging) are kept 
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from math import inf
@@ -60,6 +61,10 @@ class DataContext:
     def remove_config(self, key: str) -> None:
         """It is not set."""
         self._configs.pop(key, None)
+
+    def copy(self) -> DataContext:
+        """Of a dataset, when it is made: later changes to this one are none of its."""
+        return deepcopy(self)
 
     @staticmethod
     def get_current() -> DataContext:

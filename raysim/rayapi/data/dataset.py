@@ -28,6 +28,7 @@ from raysim.rayapi.data.columns import Columns, joined, sliced, to_batch
 from raysim.rayapi.data.consuming import with_first
 from raysim.rayapi.data.context import DataContext
 from raysim.rayapi.data.dataset_repr import HEAD_ROWS, MOST_ROWS, ascii_repr, rows_after, summary
+from raysim.rayapi.data.exchanges import MixStoppingCondition
 from raysim.rayapi.data.functions import (
     call_of,
     check_batch_size,
@@ -50,7 +51,7 @@ _MISSING = (
 
 _REFUSED = frozenset([
     "copy", "deserialize_lineage", "explain", "get_dataset_id", "get_stats_summary",
-    "has_serializable_lineage", "iter_jax_batches", "iter_tf_batches", "mix", "serialize_lineage",
+    "has_serializable_lineage", "iter_jax_batches", "iter_tf_batches", "serialize_lineage",
     "streaming_train_test_split", "summary", "to_daft", "to_dask", "to_mars", "to_modin",
     "to_random_access_dataset", "to_spark", "to_tf", "write_bigquery", "write_clickhouse",
     "write_delta", "write_iceberg", "write_kafka", "write_lance", "write_mongo",
@@ -64,9 +65,11 @@ class Dataset(Columnar):
 
     def __init__(
         self, spec: specs.Dataset, kept: tuple[Any, ...] = (), *, first: Columns | None = None,
-        files: tuple[str, ...] = (),
+        files: tuple[str, ...] = (), context: DataContext | None = None,
     ) -> None:  # fmt: skip
         self._spec = spec
+        self.context = (context or DataContext.get_current()).copy()
+        """The settings it runs under: those there were when it was made."""
         self._kept = kept
         """Objects it is made of stay while it does."""
         self._files = files
@@ -98,7 +101,7 @@ class Dataset(Columnar):
 
     def _then(self, operation: specs.Operation, *others: Dataset) -> Dataset:
         kept = (*self._kept, *(k for other in others for k in other._kept))  # noqa: SLF001  (its own class)
-        made = Dataset(self._spec.then(operation), kept, files=self._files)
+        made = Dataset(self._spec.then(operation), kept, files=self._files, context=self.context)
         made._source_row, made._name = self._source_row, self._name
         return made
 
@@ -228,13 +231,16 @@ class Dataset(Columnar):
 
     def union(self, *other: Dataset) -> Dataset:
         """``Dataset.union``."""
-        beside = tuple(o._spec for o in other)  # noqa: SLF001  (its own class)
-        firsts = [each._first for each in (self, *other)]  # noqa: SLF001  (as above)
-        made = self._then(specs.Union(others=beside), *other)
-        known = [first for first in firsts if first]
-        if len(known) == len(firsts):
-            with_first(made, joined(known))
-        return made
+        known = [o._first for o in (self, *other) if o._first]  # noqa: SLF001  (its own class)
+        made = self._then(specs.Union(others=tuple(o._spec for o in other)), *other)  # noqa: SLF001
+        return with_first(made, joined(known)) if len(known) == 1 + len(other) else made
+
+    def mix(
+        self, *other: Dataset, weights: list[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:  # fmt: skip
+        """``Dataset.mix``."""
+        return self._alike(exchanges.mixed((self, *other), weights, stopping_condition), *other)
 
     @program_call
     def zip(self, *other: Dataset) -> Dataset:
@@ -253,9 +259,9 @@ class Dataset(Columnar):
     ) -> Dataset:
         """``Dataset.random_shuffle``."""
         del options
-        if DataContext.get_current().settings().shuffle_strategy == "sort_shuffle_push_based":
+        if self.context.settings().shuffle_strategy == "sort_shuffle_push_based":
             raise NotEmulatedError("ray.data random_shuffle by push", "the pull-based shuffle")
-        blocks = num_blocks or executions.estimated_blocks(self._spec)
+        blocks = num_blocks or executions.estimated_blocks(self)
         made = partial(exchanges.random_shuffle, session_here(), partitions=blocks)
         return self._alike(self._drawn(seed, made))
 
@@ -294,7 +300,7 @@ class Dataset(Columnar):
         said = SortKey.of(key, descending, boundaries)
         if self._first:
             said.check(list(self._first))
-        blocks = executions.estimated_blocks(self._spec)
+        blocks = executions.estimated_blocks(self)
         parts = len(said.boundaries) + 1 if said.boundaries else blocks
         return self._alike(exchanges.sorting(session_here(), said, parts, blocks))
 
@@ -368,8 +374,10 @@ class Dataset(Columnar):
     @program_call
     def materialize(self) -> MaterializedDataset:
         """``Dataset.materialize``."""
-        source, kept, ran = executions.materialized(self._spec)
-        made = MaterializedDataset(specs.Dataset(source=source), (*self._kept, kept))
+        source, kept, ran = executions.materialized(self)
+        made = MaterializedDataset(
+            specs.Dataset(source=source), (*self._kept, kept), context=self.context
+        )
         self.ran, made.ran, made._name = ran, ran, self._name  # noqa: SLF001  (its own class)
         return made
 
@@ -423,11 +431,6 @@ class Dataset(Columnar):
         """``Dataset.set_name``."""
         self._name = name
 
-    @property
-    def context(self) -> DataContext:
-        """``Dataset.context``: the run's."""
-        return DataContext.get_current()
-
     def input_files(self) -> list[str]:
         """``Dataset.input_files``."""
         return list(self._files)
@@ -469,8 +472,9 @@ class MaterializedDataset(Dataset):
     def part(self, blocks: list[Any]) -> MaterializedDataset:
         """Some of its rows."""
         return MaterializedDataset(
-            specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept
-        )
+            specs.Dataset(source=executions.source_of(tuple(blocks))), self._kept,
+            context=self.context,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         """With some rows."""

@@ -338,7 +338,7 @@ def write_datasink(
         remote_args=(ray_remote_args or {}).get("resources") or {},
     )  # fmt: skip
     try:
-        consumed, _stats = executions.drained(dataset._spec.then(wanted), None)  # noqa: SLF001  (its own)
+        consumed, _stats = executions.drained(dataset, None, wanted)
         datasink.on_write_complete(WriteResult(consumed.rows, size_bytes, answers))
     except Exception as error:
         datasink.on_write_failed(error)

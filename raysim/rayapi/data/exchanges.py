@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -204,6 +205,36 @@ def by_keys(
 def zipped(session: Session, other: specs.Dataset) -> specs.Zip:
     """``Dataset.zip`` with one other."""
     return specs.Zip(other=other, hook=Task(session=session, name="zip", work=_side_by_side))
+
+
+class MixStoppingCondition(Enum):
+    """``ray.data.MixStoppingCondition``."""
+
+    STOP_ON_SHORTEST = "stop_on_shortest"
+    STOP_ON_LONGEST_DROP = "stop_on_longest_drop"
+
+
+def mixed(
+    datasets: tuple[Any, ...], weights: list[float] | None, until: MixStoppingCondition
+) -> specs.Union:
+    """``Dataset.mix`` of the first with the others.
+
+    Raises
+    ------
+    ValueError
+        There are not as many weights, or one is not positive.
+    """
+    said = tuple([1.0] * len(datasets) if weights is None else weights)
+    if len(said) != len(datasets):
+        raise ValueError(
+            f"Number of datasets ({len(datasets)}) must match number of weights ({len(said)})."
+        )
+    if any(weight <= 0 for weight in said):
+        raise ValueError(f"Weights must be positive. Got weights: {list(said)}")
+    return specs.Union(
+        others=tuple(each._spec for each in datasets[1:]), weights=said,  # noqa: SLF001  (its own)
+        to_shortest=until is MixStoppingCondition.STOP_ON_SHORTEST,
+    )  # fmt: skip
 
 
 def _side_by_side(blocks: list[Columns]) -> list[Columns]:

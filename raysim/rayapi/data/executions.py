@@ -75,10 +75,11 @@ def settings() -> defaults.DataContext:
     return DataContext.get_current().settings()
 
 
-def estimated_blocks(spec: specs.Dataset) -> int:
-    """That a dataset will have, as its plan estimates."""
+def estimated_blocks(dataset: Dataset) -> int:
+    """That it will have, as its plan estimates."""
     cpus = play(lambda _: available_cpus())
-    last = plan_of(spec.then(specs.AllToAll(kind="random_shuffle")), settings(), cpus)
+    spec = dataset._spec.then(specs.AllToAll(kind="random_shuffle"))  # noqa: SLF001  (its own)
+    last = plan_of(spec, dataset.context.settings(), cpus)
     return [n.stage.partitions for n in last if isinstance(n.stage, ExchangeStage)][-1]
 
 
@@ -93,7 +94,7 @@ class Whole:
 
     def open(self, batching: Batching) -> _Pass:
         """Begin a pass."""
-        spec, context = self.dataset._spec, settings()  # noqa: SLF001  (its own)
+        spec, context = self.dataset._spec, self.dataset.context.settings()  # noqa: SLF001  (its own)
         core = this_core(this_fiber())
         executor = play(lambda core: execution_of(core, spec, context, core.env.sim.rng))
         self.dataset.ran = executor
@@ -119,9 +120,12 @@ class _Pass:
         yield from self._batches.close()
 
 
-def drained(spec: specs.Dataset, kept: list[Block] | None) -> tuple[Consumed, ExecutionStats]:
-    """Run it to its end; blocks are kept, or dropped as they come."""
-    context = settings()
+def drained(
+    dataset: Any, kept: list[Block] | None, then: specs.Operation | None = None
+) -> tuple[Consumed, ExecutionStats]:
+    """Run it, and what comes ``then``, to its end; blocks are kept, or dropped as they come."""
+    spec, context = dataset._spec, dataset.context.settings()  # noqa: SLF001  (its own)
+    spec = spec if then is None else spec.then(then)
 
     def script(core: CoreProcess) -> Script:
         executor = yield from execution_of(
@@ -148,10 +152,10 @@ class _Kept:
                 HUB.drop(self._core, self._core.remove_local_reference, block.ref.object_id)
 
 
-def materialized(spec: specs.Dataset) -> tuple[specs.Source, Any, ExecutionStats]:
+def materialized(dataset: Dataset) -> tuple[specs.Source, Any, ExecutionStats]:
     """All blocks as objects, what holds them, and how they were made."""
     blocks: list[Block] = []
-    _, stats = drained(spec, blocks)
+    _, stats = drained(dataset, blocks)
     held = _Kept(this_core(this_fiber()), [b for b in blocks if b.owned])
     return source_of(tuple(b._replace(owned=False) for b in blocks)), held, stats
 
@@ -204,7 +208,7 @@ def shares(
 ) -> list[Share]:  # fmt: skip
     """``streaming_split``: its coordinator is on the caller's node."""
     nodes = None if hints is None else tuple(_node(hint) for hint in hints)
-    script = split(dataset, n, equal=equal, hints=nodes, context=settings())
+    script = split(dataset, n, equal=equal, hints=nodes, context=dataset.context.settings())
     made: list[Share] = play(lambda _: script)
     return made
 
@@ -231,7 +235,7 @@ def split(
 def for_ranks(dataset: Dataset, *, is_split: bool, locality: bool) -> TrainDataset:
     """A dataset as the workers of a trainer are given it."""
     return TrainDataset(
-        dataset=dataset._spec, context=settings(), streams=session_here().sim.rng,  # noqa: SLF001  (its own)
+        dataset=dataset._spec, context=dataset.context.settings(), streams=session_here().sim.rng,  # noqa: SLF001  (its own)
         is_split=is_split, locality=locality,
     )  # fmt: skip
 
@@ -242,7 +246,7 @@ def iterator_of(
     """A rank's: of a share, or of all if nobody coordinates."""
     if coordinator is None:
         return DataIterator(Whole(dataset))
-    return DataIterator(Share(index, count, coordinator, settings(), dataset))
+    return DataIterator(Share(index, count, coordinator, dataset.context.settings(), dataset))
 
 
 def _node(name: str) -> NodeID:

@@ -226,7 +226,7 @@ def read_parquet(
     ValueError
         Rows are to be filtered, which Ray no longer does here.
     """
-    if options.pop("filter", None) is not None:
+    if "filter" in options:
         raise ValueError(
             "`filter=` on `read_parquet` is not supported. Use "
             "`ray.data.read_parquet(path).filter(expr=expr)` instead."
@@ -237,9 +237,15 @@ def read_parquet(
     options.pop("filters", None)  # Ray 2.60 hands it on to nobody: all rows are read
 
     def load(file: Path) -> Columns:
-        return from_arrow(pq.read_table(file, columns=columns, schema=schema, partitioning=None))
+        if columns is None:
+            return from_arrow(pq.read_table(file, schema=schema, partitioning=None))
+        there = schema.names if schema is not None else pq.read_schema(file).names
+        own = [name for name in columns if name in there] or there[:1]  # one counts the rows
+        table = pq.read_table(file, columns=own, schema=schema, partitioning=None)
+        whole = with_partitions(from_arrow(table), file, partitioning)
+        return {name: whole[name] for name in columns if name in whole}
 
-    options["partitioning"] = partitioning
+    options["partitioning"] = partitioning if columns is None else None
     return _read("parquet", paths, load, override_num_blocks, options)
 
 

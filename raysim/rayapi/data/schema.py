@@ -32,10 +32,14 @@ class Schema:
         dtypes = getattr(
             self._columns, "dtypes", {}
         )  # of a frame, whose categories Ray cannot name
-        return [
-            "None" if str(dtypes.get(name)) == "category" else _type_of(column)
-            for name, column in self._columns.items()
-        ]
+        found = {name: _type_of(column) for name, column in self._columns.items()}
+        for name, kind in found.items():
+            said = str(dtypes.get(name))
+            if said == "category":
+                found[name] = "None"
+            elif said == "object" and kind == "date32[day]":
+                found[name] = "<class 'object'>"
+        return list(found.values())
 
     @property
     def base_schema(self) -> Any:
@@ -74,7 +78,8 @@ def _type_of(column: Array) -> str:
         key, item = (_type_of(column_of([pair[i] for pair in known[0]])) for i in (0, 1))
         return f"map<{key}, {item}>"
     if isinstance(known[0], list):
-        return f"list<item: {_type_of(column_of(known[0]))}>"
+        filled = [each for each in known if each]  # of empty ones Arrow knows no more
+        return f"list<item: {_type_of(column_of(filled[0])) if filled else 'null'}>"
     if isinstance(known[0], dict):
         fields = (f"{name}: {_type_of(column_of([v]))}" for name, v in known[0].items())
         return f"struct<{', '.join(fields)}>"

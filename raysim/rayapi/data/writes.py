@@ -96,7 +96,7 @@ def write(dataset: Dataset, kind: str, path: Any, options: dict[str, Any]) -> No
 
     hook = Task(session=session_here(), name="Write", work=store)
     wanted = specs.Map(name="Write", hook=hook, batch_size=rows)
-    executions.drained(dataset._spec.then(wanted), None)  # noqa: SLF001  (its own)
+    executions.drained(dataset, None, wanted)
 
 
 def _prepared(folder: Path, mode: SaveMode) -> bool:

@@ -245,7 +245,7 @@ async def _items(queue: Any) -> AsyncIterator[Any]:
 def _put(function: Any, options: _Options, given: tuple[Any, ...], answers: Any) -> None:
     of_method = next(iter(inspect.signature(function).parameters), "") == "self"
     owner, items = (given[:1], given[1:]) if of_method else ((), given)
-    serving = here("@serve.batch")
+    serving = here("serve.get_replica_context()")
     batches = serving.replica.kept(function, owner, lambda: _Batches(function, options, owner))
     batches.put(_One(items, answers, serving))
 

@@ -119,7 +119,7 @@ def here(call: str) -> Serving:
         It is no replica's.
     """
     found = SERVING.get()
-    if found is None:
+    if found is None or found.replica.is_local:
         raise RayServeException(f"`{call}` may only be called from within a Ray Serve deployment.")
     return found
 

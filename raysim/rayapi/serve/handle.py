@@ -27,6 +27,7 @@ from raysim.rayapi.unsupported import check_names, getattr_of
 from raysim.raycore.tasks import Payload, TaskError
 
 if TYPE_CHECKING:
+    from raysim.rayapi.serve.local import LocalReplica
     from raysim.rayapi.serve.serving import Caller
     from raysim.raylibs.serve.request import Call
 
@@ -67,10 +68,15 @@ class Slot(NamedTuple):
 class DeploymentHandle:
     """Calls a deployment's replicas."""
 
-    def __init__(self, deployment_name: str, app_name: str, options: Options | None = None) -> None:
+    def __init__(
+        self, deployment_name: str, app_name: str, options: Options | None = None, *,
+        local: LocalReplica | None = None,
+    ) -> None:  # fmt: skip
         self.deployment_name = deployment_name
         self.app_name = app_name
         self._options = options or Options()
+        self._local = local
+        """What it calls in this process, where an application is tested locally."""
 
     @property
     def deployment_id(self) -> str:
@@ -93,7 +99,7 @@ class DeploymentHandle:
             now.multiplexed_model_id if multiplexed_model_id is None else multiplexed_model_id,
             now.stream if stream is None else stream,
         )
-        return DeploymentHandle(self.deployment_name, self.app_name, changed)
+        return DeploymentHandle(self.deployment_name, self.app_name, changed, local=self._local)
 
     def __getattr__(self, name: str) -> DeploymentHandle:
         if name.startswith("__"):
@@ -103,9 +109,6 @@ class DeploymentHandle:
     @program_call
     def remote(self, *args: Any, **kwargs: Any) -> Any:
         """Send a call; a ``DeploymentResponse``, or a generator of its items."""
-        from raysim.rayapi.serve.serving import caller_of  # it imports what imports this
-
-        caller = caller_of(self.app_name, self.deployment_name)
         responses: list[DeploymentResponse] = []
 
         def placed(value: Any) -> Any:
@@ -121,8 +124,7 @@ class DeploymentHandle:
 
         given = [placed(a) for a in args], {k: placed(v) for k, v in kwargs.items()}
         options = self._options
-        kind = DeploymentResponseGenerator if options.stream else DeploymentResponse
-        response = kind(caller)
+        response = self._response()
         serving = SERVING.get()
         if serving is not None:
             serving.made(response)
@@ -131,6 +133,14 @@ class DeploymentHandle:
         assert fiber.process.core is not None, "a caller of a deployment has joined the cluster"
         fiber.process.core.after(fiber.lead_ns, sending.go_on)
         return response
+
+    def _response(self) -> _Response:
+        if self._local is not None:
+            return self._local.response(stream=self._options.stream)
+        from raysim.rayapi.serve.serving import caller_of  # it imports what imports this
+
+        kind = DeploymentResponseGenerator if self._options.stream else DeploymentResponse
+        return kind(caller_of(self.app_name, self.deployment_name))
 
     def __repr__(self) -> str:
         return f"DeploymentHandle(deployment='{self.deployment_name}')"

@@ -13,6 +13,7 @@ from typing import Any
 
 from raysim.rayapi import asyncio_loop
 from raysim.rayapi.serve.context import here
+from raysim.rayapi.serve.exceptions import RayServeException
 
 
 class _Models:
@@ -83,7 +84,13 @@ def multiplexed(func: Any = None, max_num_models_per_replica: int = 3) -> Any:
                 raise ValueError("The model ID cannot be empty.")
             owner = args[:1] if of_method else ()
             most = max_num_models_per_replica
-            replica = here("@serve.multiplexed").replica
+            try:
+                replica = here("@serve.multiplexed").replica
+            except RayServeException as error:
+                raise RuntimeError(
+                    "`@serve.multiplex` can only be used within a deployment (failed to retrieve "
+                    "Serve replica context)."
+                ) from error
             models = replica.kept(function, owner, lambda: _Models(function, owner, most))
             return await models.use(args[-1])
 

@@ -64,6 +64,9 @@ class ProgramReplica:
         What ``reconfigure`` is called with, unless it is None.
     """
 
+    is_local = False
+    """Whether it is an object of the process that asks, and no replica."""
+
     def __init__(
         self,
         session: Session,
@@ -265,7 +268,8 @@ class ProgramReplica:
             return self.target
         found = getattr(self.target, name, None)
         if found is None or inspect.isfunction(self.target):
-            there = [m for m in dir(self.target) if callable(getattr(self.target, m))]
+            names = (m for m in dir(self.target) if not m.startswith("__"))
+            there = [m for m in names if callable(getattr(self.target, m))]
             raise RayServeException(
                 f"Tried to call a method '{name}' that does not exist. Available methods: {there}."
             )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from raysim.rayapi import threads
 from raysim.rayapi.calls import program_call, this_core, this_fiber
 from raysim.rayapi.library_code import play, session_here
+from raysim.rayapi.serve import local
 from raysim.rayapi.serve.context import SERVING, DeploymentID
 from raysim.rayapi.serve.deployment import Application, Built, build
 from raysim.rayapi.serve.exceptions import DeploymentUnavailableError, RayServeException
@@ -32,7 +33,6 @@ from raysim.rayapi.serve.statuses import (
     ServeStatus,
 )
 from raysim.rayapi.serve.validation import HTTPOptions, check_route_prefix, gRPCOptions
-from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.raycore.scripts import Script, now
 from raysim.raylibs.nodes import cluster_nodes
 from raysim.raylibs.serve.advice import never_starts
@@ -303,13 +303,13 @@ def run(
     SystemExit
         Nobody is left who would ask a program that blocks: somebody interrupts it.
     """
-    if others.get("_local_testing_mode"):
-        raise NotEmulatedError("serve.run(_local_testing_mode=True)", "serve.run(app)")
     if not name:
         raise RayServeException("Application name must a non-empty string.")
     if not isinstance(target, Application):
         raise TypeError("`serve.run` expects an `Application` returned by `Deployment.bind()`.")
     check_route_prefix(route_prefix)
+    if others.get("_local_testing_mode"):
+        return local.deploy(target, name)
     session = session_here()
     serve, built = serve_of(session), build(target, name)
     _check_prefix(serve, name, route_prefix)

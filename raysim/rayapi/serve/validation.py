@@ -201,6 +201,7 @@ class DeploymentConfig(BaseModel):
     health_check_timeout_s: PositiveFloat | None = None
     max_constructor_retry_count: PositiveInt | None = None
     rolling_update_percentage: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    autoscaling_config: AutoscalingConfig | None = None
 
     @field_validator("max_queued_requests")
     @classmethod
@@ -218,7 +219,7 @@ def check_values(said: Mapping[str, Any]) -> None:
     ValueError
         pydantic's, of a value; or of an actor's option that replicas cannot have.
     """
-    DeploymentConfig(**said)
+    DeploymentConfig(**{n: v for n, v in said.items() if not isinstance(v, Scaling)})
     actor = said.get("ray_actor_options") or {}
     if not isinstance(actor, Mapping):
         raise TypeError(

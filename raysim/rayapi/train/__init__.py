@@ -23,6 +23,12 @@ from raysim.rayapi.train.errors import (
     TrainingFailedError,
     WorkerGroupError,
 )
+from raysim.rayapi.train.reported import (
+    CheckpointConsistencyMode,
+    ReportedCheckpoint,
+    ReportedCheckpointStatus,
+    get_all_reported_checkpoints,
+)
 from raysim.rayapi.train.trainer import DataParallelTrainer, Result
 from raysim.rayapi.train.worker import (
     TrainContext,
@@ -44,6 +50,7 @@ __all__ = [
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointConsistencyMode",
     "CheckpointUploadMode",
     "ControllerError",
     "DataConfig",
@@ -53,6 +60,8 @@ __all__ = [
     "NCCLHangError",
     "PreemptionError",
     "PreemptionInfo",
+    "ReportedCheckpoint",
+    "ReportedCheckpointStatus",
     "Result",
     "RunConfig",
     "ScalingConfig",
@@ -62,6 +71,7 @@ __all__ = [
     "UserCallback",
     "WorkerGroupError",
     "collective",
+    "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",

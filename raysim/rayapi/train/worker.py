@@ -4,7 +4,7 @@ Real counterparts (ray 2.60): ``ray/train/v2/api/{train_fn_utils,context,report_
 ``v2/_internal/execution/context.py``. A loop that takes no training steps advances by one with
 each of its reports, which is what a failure then costs.
 
-Not modelled: ``checkpoint_upload_fn``, ``validation``, ``get_all_reported_checkpoints``.
+Not modelled: ``checkpoint_upload_fn``, ``validation``.
 """
 
 from __future__ import annotations

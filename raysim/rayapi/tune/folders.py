@@ -25,6 +25,7 @@ from raysim.rayapi.clock import EPOCH_S
 from raysim.rayapi.library_code import session_here
 from raysim.rayapi.serialization import dump_code, load_code
 from raysim.rayapi.session import Session
+from raysim.raylibs.tune.progress import flattened
 from raysim.raylibs.tune.search.algorithms import SearchAlgorithm
 from raysim.raylibs.tune.trial import Trial
 
@@ -83,15 +84,14 @@ def date(now_ns: int) -> str:
     return since.strftime("%Y-%m-%d_%H-%M-%S")
 
 
-def flat(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(result: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of inner dictionaries joined by ``/``."""
-    out: dict[str, Any] = {}
-    for key, value in result.items():
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{key}/")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
+    return dict(flattened(result))
+
+
+def logged(result: Mapping[str, Any]) -> dict[str, Any]:
+    """As Ray's files have it: its trial's tag is added when they are written."""
+    return {key: value for key, value in result.items() if key != "experiment_tag"}
 
 
 def plain(value: Any) -> Any:
@@ -145,9 +145,10 @@ class TrialFolders:
     def log(self, trial: Trial, result: Mapping[str, Any]) -> None:
         """A result, in both files."""
         assert trial.path is not None, f"{trial} reports without a directory"
+        said = logged(result)
         with Path(trial.path, RESULT_FILE).open("a") as file:
-            file.write(json.dumps(result, default=plain) + "\n")
-        row = flat({key: value for key, value in result.items() if key != "config"})
+            file.write(json.dumps(said, default=plain) + "\n")
+        row = flat({key: value for key, value in said.items() if key != "config"})
         with Path(trial.path, PROGRESS_FILE).open("a", newline="") as file:
             columns = self._columns.get(trial.trial_id)
             begins = not file.tell()

@@ -18,7 +18,7 @@ from raysim.rayapi.checkpoint import Checkpoint, best_checkpoint, local_filesyst
 from raysim.rayapi.clock import import_pandas
 from raysim.rayapi.failures import exception_of
 from raysim.rayapi.task_errors import RayTaskError
-from raysim.rayapi.tune.folders import AUTO_KEYS, flat, read_results, read_state, stored
+from raysim.rayapi.tune.folders import AUTO_KEYS, flat, logged, read_results, read_state, stored
 from raysim.raycore.tasks import TaskError
 from raysim.raylibs.tune.trial import Trial
 
@@ -50,7 +50,7 @@ class Result:
     @property
     def metrics_dataframe(self) -> pd.DataFrame:
         """All results, flat."""
-        frame: pd.DataFrame = import_pandas().DataFrame([flat(r) for r in self._all])
+        frame: pd.DataFrame = import_pandas().DataFrame([flat(logged(r)) for r in self._all])
         return frame
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint | None:
@@ -187,7 +187,7 @@ class ResultGrid:
             if filter_metric:
                 pick = min if filter_mode == "min" else max
                 chosen = pick(trial.results, key=lambda r: flat(r)[filter_metric])
-            rows.append(flat(chosen) | {"logdir": trial.trial_id})
+            rows.append(flat(logged(chosen)) | {"logdir": trial.trial_id})
         frame: pd.DataFrame = import_pandas().DataFrame(rows)
         return frame
 

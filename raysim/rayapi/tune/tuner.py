@@ -438,6 +438,7 @@ class _Fit:
         strict = os.environ.get("TUNE_DISABLE_STRICT_METRIC_CHECKING", "0") != "1"
         if strict and metric and metric != DEFAULT_METRIC and metric not in flat(result):
             self._lacks = (
+                "Traceback (most recent call last):\nValueError: "
                 "Trial returned a result which did not include the specified metric(s) "
                 f"`{metric}` that `tune.TuneConfig()` expects. Make sure your calls to "
                 "`tune.report()` include the metric, or set the TUNE_DISABLE_STRICT_METRIC_CHECKING"

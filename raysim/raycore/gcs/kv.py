@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raysim.raycore.protocol import InternalKVDel, InternalKVGet, InternalKVPut, KVValue
+from raysim.raycore.protocol import (
+    InternalKVDel,
+    InternalKVGet,
+    InternalKVKeys,
+    InternalKVPut,
+    KVValue,
+)
 
 if TYPE_CHECKING:
     from raysim.raycore.gcs.server import Gcs
@@ -35,3 +41,9 @@ class GcsKVManager:
     def delete(self, m: InternalKVDel) -> int:
         """How many there were."""
         return 0 if self._table.pop((m.namespace, m.key), None) is None else 1
+
+    def keys(self, m: InternalKVKeys) -> tuple[str, ...]:
+        """Of a namespace, those that begin so."""
+        return tuple(
+            key for space, key in self._table if space == m.namespace and key.startswith(m.prefix)
+        )

@@ -48,6 +48,7 @@ from raysim.raycore.protocol import (
     GetPlacementGroups,
     InternalKVDel,
     InternalKVGet,
+    InternalKVKeys,
     InternalKVPut,
     KillActorViaGcs,
     MarkJobFinished,
@@ -273,6 +274,10 @@ class Gcs(Component):
         """Read a key."""
         reply(self.kv.get(m))
 
+    def on_internal_kv_keys(self, m: InternalKVKeys, reply: Reply) -> None:
+        """Look through a namespace."""
+        reply(self.kv.keys(m))
+
     def on_internal_kv_del(self, m: InternalKVDel, reply: Reply) -> None:
         """Delete a key."""
         reply(self.kv.delete(m))
@@ -299,4 +304,5 @@ def _service_ns(env: Surroundings) -> dict[type, Cost]:
         InternalKVPut: costs.gcs_kv_ns,
         InternalKVGet: costs.gcs_kv_ns,
         InternalKVDel: costs.gcs_kv_ns,
+        InternalKVKeys: costs.gcs_kv_ns,
     }

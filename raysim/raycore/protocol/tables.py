@@ -73,6 +73,14 @@ class InternalKVDel(NamedTuple):
     size_bytes: int = SMALL_BYTES
 
 
+class InternalKVKeys(NamedTuple):
+    """Answered with the keys of a namespace that begin so."""
+
+    namespace: str
+    prefix: str
+    size_bytes: int = SMALL_BYTES
+
+
 class GetAllNodeInfo(NamedTuple):
     """Answered with a tuple of ``NodeTableData``."""
 

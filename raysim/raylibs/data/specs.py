@@ -204,9 +204,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """``union``: all of this, and of the others."""
+    """``union``: all of this, and of the others; with weights ``mix``: some of each in turn."""
 
     others: tuple[Dataset, ...]
+    weights: tuple[float, ...] = ()
+    """Shares of rows: of this dataset, then of the others."""
+    to_shortest: bool = False
+    """A mix ends with the first that ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

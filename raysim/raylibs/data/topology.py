@@ -13,6 +13,7 @@ from raysim.raycore.process import CoreProcess
 from raysim.raylibs.data.defaults import DataContext
 from raysim.raylibs.data.exchange import Exchange
 from raysim.raylibs.data.map_operator import MapOperator
+from raysim.raylibs.data.mixing import Mixing
 from raysim.raylibs.data.operators import Operator, Passing
 from raysim.raylibs.data.plan import Plan
 from raysim.raylibs.data.regroup import Regroup
@@ -56,6 +57,8 @@ def build(
         elif isinstance(stage, Collect):
             op = Passing(_unique(stage.name, made), inputs, context)
             op.materializes, op.order = True, stage.order
+        elif stage.weights:
+            op = Mixing(stage, _unique("Mix", made), inputs, context)
         else:
             op = Passing(_unique(type(stage).__name__, made), inputs, context)
         for before in inputs:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from raysim.raycore.scripts import Event
 from raysim.raylibs.train.config import CheckpointConfig
 from raysim.raylibs.train.records import RunRecord, Saved
 from raysim.raylibs.train.reports import Checkpoint, TrainingReport
@@ -34,10 +35,15 @@ class CheckpointManager:
         if config.checkpoint_score_attribute is not None:
             self.results.sort(key=self._score)
         self._queues: list[deque[TrainingReport]] = []
+        self.count = 0
+        """Reports of this worker group that have counted."""
+        self.counted = Event()
+        """Set at the next one."""
 
     def begin(self, world_size: int) -> None:
         """Another worker group: nothing that only some ranks have reported counts."""
         self._queues = [deque() for _ in range(world_size)]
+        self.count = 0
 
     def collect(
         self, reports: Mapping[int, TrainingReport], now_ns: int
@@ -53,6 +59,10 @@ class CheckpointManager:
             complete.append([queue.popleft() for queue in self._queues])
         for each in complete:
             self._complete(each, now_ns)
+        if complete:
+            self.count += len(complete)
+            counted, self.counted = self.counted, Event()
+            counted.set()
         return complete
 
     def _complete(self, reports: list[TrainingReport], now_ns: int) -> None:

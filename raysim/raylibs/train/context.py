@@ -67,6 +67,7 @@ class TrainContext:
         """The report before this one is in the queue."""
         self._uploader: Event | None = None
         """The upload thread is free."""
+        self._reported = 0
 
     @property
     def world_size(self) -> int:
@@ -80,6 +81,7 @@ class TrainContext:
         mode: UploadMode = "SYNC", streams: int = 1,
     ) -> Script:  # fmt: skip
         """``ray.train.report``: a TaskError if the other ranks cannot be met, else None."""
+        self._reported += 1
         name = yield from self.sync.ask(
             "broadcast_from_rank_zero", self.rank, self.world_size, checkpoint and checkpoint.name
         )
@@ -92,6 +94,21 @@ class TrainContext:
         free, self._uploader = self._uploader, Event()
         yield spawn(_after(free, put), self._uploader.set)
         return None
+
+    def all_reported(self, timeout_s: float | None = None) -> Script:
+        """``get_all_reported_checkpoints``: those kept once all its reports, or the time, are over.
+
+        Each with its metrics, worst first or oldest first.
+        """
+        manager = self.gang.manager
+        assert manager is not None, "its controller has begun it"
+        until_ns = None if timeout_s is None else (yield now()) + to_ns(timeout_s)
+        while manager.count < self._reported:
+            left_ns = None if until_ns is None else until_ns - (yield now())
+            if left_ns is not None and left_ns <= 0:
+                break
+            yield wait_for(manager.counted, left_ns)
+        return list(manager.results)
 
     def _upload_and_put(
         self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, mode: UploadMode,

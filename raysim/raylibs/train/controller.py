@@ -170,6 +170,7 @@ class TrainController:
         yield from self._end_group()
         self._failures = {}
         group = WorkerGroup(self.process, self.spec, self.record, self._size)
+        group.gang.manager = self.manager
         latest = self.manager.latest
         begin_ns = yield now()
         restored = latest[0] if latest is not None else None

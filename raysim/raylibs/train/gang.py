@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raysim.raycore.ids import NodeID
 from raysim.raycore.process import CoreProcess
@@ -20,6 +21,9 @@ from raysim.raycore.scripts import Event, Script, sleep, wait_for
 from raysim.raylibs.train.polls import Polls
 from raysim.raylibs.train.records import RunRecord
 from raysim.raylibs.train.storage import Store
+
+if TYPE_CHECKING:
+    from raysim.raylibs.train.checkpoints import CheckpointManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class Gang:
         self.world_size = world_size
         self.store = store
         self.processes: dict[int, CoreProcess] = {}
+        self.manager: CheckpointManager | None = None
+        """The controller's book, where there is one."""
         """By rank."""
         self.polls = Polls(0, 1)
         """Of the controller, once it runs."""

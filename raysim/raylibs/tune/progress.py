@@ -20,15 +20,13 @@ from raysim.raylibs.tune.trial import Trial
 
 
 def flattened(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``flatten_dict``: keys of inner dictionaries joined by ``/``."""
+    """``flatten_dict``: keys of inner dictionaries joined by ``/``, after all others."""
     if not any(isinstance(value, Mapping) for value in result.values()):
         return result
-    flat: dict[str, Any] = {}
+    flat = {key: value for key, value in result.items() if not isinstance(value, Mapping)}
     for key, value in result.items():
         if isinstance(value, Mapping):
             flat |= {f"{key}/{inner}": each for inner, each in flattened(value).items()}
-        else:
-            flat[key] = value
     return flat
 
 

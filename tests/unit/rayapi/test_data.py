@@ -140,11 +140,29 @@ def test_order_is_kept_around_a_sort_though_later_blocks_are_ready_first() -> No
         plain = [r["id"] for r in ds.map_batches(slow).iter_rows()]
         ordered = [r["id"] for r in ds.sort("id").map_batches(slow).iter_rows()]
         ray.data.DataContext.get_current().execution_options.preserve_order = True
+        assert not ds.context.execution_options.preserve_order  # a copy: it was made before
+        ds = ray.data.range(100, override_num_blocks=4)
         return plain, ordered, [r["id"] for r in ds.map_batches(slow).iter_rows()]
 
     plain, ordered, asked = played(main)
     assert plain != sorted(plain)
     assert ordered == asked == list(range(100))
+
+
+def test_columns_of_a_partitioned_folder_may_be_those_that_its_folders_say(tmp_path: Path) -> None:
+    def main() -> Any:
+        import ray
+
+        ray.init()
+        rows = ray.data.from_items([{"u": i % 2, "a": i, "b": -i} for i in range(6)])
+        rows.write_parquet(str(tmp_path), partition_cols=["u"])
+        asked = (["a"], ["u", "a"], ["u"])
+        return [ray.data.read_parquet(str(tmp_path), columns=a).take_all() for a in asked]
+
+    alone, both, folders = played(main)
+    assert sorted(alone, key=lambda row: row["a"]) == [{"a": i} for i in range(6)]
+    assert sorted(both, key=lambda row: row["a"]) == [{"u": str(i % 2), "a": i} for i in range(6)]
+    assert sorted(row["u"] for row in folders) == ["0"] * 3 + ["1"] * 3
 
 
 def test_groups_meet_wherever_their_rows_were() -> None:

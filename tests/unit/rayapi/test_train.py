@@ -157,7 +157,6 @@ def test_several_trainers_of_one_driver() -> None:
 @pytest.mark.parametrize(
     ("what", "name"),
     [
-        (lambda train, torch: train.get_all_reported_checkpoints, "get_all_reported_checkpoints"),
         (lambda train, torch: torch.TorchTrainer(len, validation_config=1), "validation_config="),
         (lambda train, torch: torch.TorchTrainer(
             len, scaling_config=train.ScalingConfig(num_workers=0)).fit(), "local mode"),
