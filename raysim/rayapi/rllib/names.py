@@ -131,7 +131,8 @@ def _held() -> dict[str, dict[str, Any]]:
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
     dqn = {"DQN": off_policy.DQN, "DQNConfig": off_policy.DQNConfig}
     sac = {"SAC": off_policy.SAC, "SACConfig": off_policy.SACConfig}
-    buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS + off_policy.OF_SEVERAL}
+    kinds = off_policy.BUFFERS + off_policy.OF_SEVERAL
+    buffers = {name: getattr(off_policy, name) for name in kinds}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
     names = {

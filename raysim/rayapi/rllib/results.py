@@ -172,11 +172,9 @@ class Counted:
         self.replayed += items
         modules = tuple(roles.spaces) if roles.several else (MODULE,)
 
-        def told(name: str, count: int, agents: Any, modules: Any, times: int = 1) -> dict[str, Any]:
-            return {
-                f"num_env_steps_{name}": count * times,
-                f"num_agent_steps_{name}": agents(count), f"num_module_steps_{name}": modules(count),
-            }  # fmt: skip
+        def told(name: str, count: int, agents: Any, modules: Any, times: int = 1) -> Any:
+            of_each = {"env": count * times, "agent": agents(count), "module": modules(count)}
+            return {f"num_{kind}_steps_{name}": said for kind, said in of_each.items()}
 
         of_added = roles.agent_steps, roles.module_steps
         of_items = roles.items_of_agents, partial(dict.fromkeys, modules), len(modules)

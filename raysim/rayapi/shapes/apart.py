@@ -65,7 +65,7 @@ def _placed(wrapping: Wrapping, model: Model, ranks: int) -> Wrapping:
         return wrapping
     runs = [(gpu, [i for i, _ in run]) for gpu, run in groupby(enumerate(where), lambda e: e[1])]
     return replace(
-        wrapping, mesh=Mesh(pp=len(gpus), dp=ranks), gpus=tuple(gpus), copies=1,
+        wrapping, mesh=Mesh(pp=len(gpus), dp=ranks), gpus=tuple(gpus), copies=1, copied_to=(),
         pipeline=PipelineSettings(
             stages=len(gpus), schedule="in_turn", pipe_partitioned=False, grad_partitioned=False,
             first_layers=tuple(layers[0] for _, layers in runs),

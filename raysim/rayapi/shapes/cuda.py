@@ -114,10 +114,11 @@ def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
 
     def answer(steps: Steps, *args: Any, device: Any = None, **options: Any) -> Any:
         said = next(iter(args), device)
-        if ours in _OF_MEMORY and devices.is_elsewhere(steps, said):
+        latest, asks = steps.latest, ours in _OF_MEMORY
+        if asks and latest is not None and (latest.gpus or _named(steps, said) in latest.copied_to):
+            return _of_one(steps, ours, latest, said)
+        if asks and devices.is_elsewhere(steps, said):
             return 0 if ours is not _mem_info else (int(_gpu(steps).memory_bytes),) * 2
-        if ours in _OF_MEMORY and steps.latest is not None and steps.latest.gpus:
-            return _of_one(steps, ours, steps.latest, said)
         return ours(steps, *args, **options)
 
     return answer
@@ -272,9 +273,13 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     return total - _reserved_now(steps), total
 
 
+def _named(steps: Steps, said: Any) -> str:
+    return devices.named(said, steps.worker.devices[0])
+
+
 def _of_one(steps: Steps, ours: Any, latest: Prediction, said: Any) -> Any:
     """Of one of the GPUs that a process's model lies on; of a step, whatever was reset since."""
-    found = latest.on_gpu(devices.named(said, steps.worker.devices[0]))
+    found = latest.on_gpu(_named(steps, said))
     total = int(_gpu(steps).memory_bytes)
     if found is None:
         return (total, total) if ours is _mem_info else 0

@@ -35,7 +35,7 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
     if not engines:
         return Wrapping(
             module=phase, meets=any(w.meets for w in parts), ddp=parts[0].ddp,
-            copies=parts[0].copies,
+            copies=parts[0].copies, copied_to=parts[0].copied_to,
         )  # fmt: skip
     first = engines[0]
     if len({_sharding(w) for w in engines}) > 1:
