@@ -111,7 +111,8 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
             steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
     model = distributed.spread(cls, model, parallel)
-    if over is not None:
+    fits = over is None or device_maps.fits_one(steps, size_bytes(model), over, most)
+    if not fits and (quantized is None or steps.worker.visible_devices > 1):
         device_maps.divided(steps, model, over, most)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()

@@ -95,13 +95,18 @@ class Answering(Worker):
     def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers are on its GPU, or such a share of them."""
         from raysim.rayapi.shapes.devices import gpu_of
+        from raysim.rayapi.shapes.fetched import storages
         from raysim.tracing.storages import key_of
 
         if self.torch_steps.latest is not None or not self.places:
             return
         known, kind = self._answering.get(id(module)), (self.torch_steps.signature(module), share)
         if known is None or known[0] != kind:
-            found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
+            away = storages(self.torch_steps)
+            found = {
+                key_of(p): p.numel() * p.element_size() * share for p in module.parameters()
+                if key_of(p) not in away
+            }  # fmt: skip
             self._answering[id(module)] = kind, found
             self._on |= {key_of(p): gpu_of(p) for p in module.parameters()}
             self.rest_bytes = self.weights_bytes + self._context_bytes

@@ -88,4 +88,5 @@ def of_policies(one: RLlibCosts, count: int, trained: int) -> RLlibCosts:
         replay_item_core_s=one.replay_item_core_s * count,
         ship_item_core_s=one.ship_item_core_s * count,
         priority_core_s=one.priority_core_s * trained,
+        sync_core_s=one.sync_core_s * trained,
     )
