@@ -28,17 +28,26 @@ EPISODES = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean",
     "episode_len_min", "episode_len_max", "episode_duration_sec_mean",
 )  # fmt: skip
+_ONE = "gradients_default_optimizer_global_norm"
 _Q = ("total_loss", "qf_loss", "qf_mean", "qf_max", "qf_min", "td_error_mean")
 OF_PPO = (
     "total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy",
-    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff",
-    "gradients_default_optimizer_global_norm",
+    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", _ONE,
 )  # fmt: skip
-OF_DQN = (*_Q, "gradients_default_optimizer_global_norm")
+OF_IMPALA = (
+    "total_loss", "pi_loss", "mean_pi_loss", "vf_loss", "mean_vf_loss", "entropy",
+    "curr_entropy_coeff", _ONE,
+)  # fmt: skip
+OF_APPO = (
+    "total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss", "curr_kl_coeff", "mean_IS",
+    "var_IS", "curr_entropy_coeff", _ONE,
+)  # fmt: skip
+OF_DQN = (*_Q, _ONE)
 OF_SAC = (
     *_Q, "policy_loss", "qf_twin_loss", "alpha_loss", "alpha_value", "log_alpha_value", "logps",
 )  # fmt: skip
-LOSSES = tuple(dict.fromkeys(OF_PPO + OF_DQN + OF_SAC))
+ON_POLICY = {"PPO": OF_PPO, "IMPALA": OF_IMPALA, "APPO": OF_APPO}
+LOSSES = tuple(dict.fromkeys((*OF_PPO, *OF_IMPALA, *OF_APPO, *OF_DQN, *OF_SAC)))
 """NaN."""
 
 
@@ -106,8 +115,8 @@ class Counted:
                 **learned, **_steps_trained(count, self.learned[policy]),
                 "module_train_batch_size_mean": float(batch),
             }  # fmt: skip
-        rate = {"default_optimizer_learning_rate": config.lr}
-        found |= {policy: dict(rate) for policy in roles.policies if policy not in trains}
+        rates = _rates(config, costed.algorithm)
+        found |= {policy: dict(rates) for policy in roles.policies if policy not in trains}
         found["__all_modules__"] = {
             **_steps_trained(
                 sum(steps * batch * learners for batch in batches.values()),
@@ -144,21 +153,16 @@ class Counted:
 
     def _learned(self, done: Iteration, config: Any, costed: Costed) -> dict[str, Any]:
         """Of the module: losses, which nobody knows, and what is said of it."""
+        rates = _rates(config, costed.algorithm)
         if costed.algorithm not in REPLAY:
-            return {**dict.fromkeys(OF_PPO, NAN), "default_optimizer_learning_rate": config.lr}
+            return {**dict.fromkeys(ON_POLICY[costed.algorithm], NAN), **rates}
         self.target_updates += done.target_updates
         targets = {} if not self.target_updates else {
             "num_target_updates": self.target_updates,
             "last_target_update_ts": done.target_updated_at,
         }  # fmt: skip
-        if costed.algorithm == "DQN":
-            rates = {"default_optimizer_learning_rate": config.lr}
-            return {**dict.fromkeys(OF_DQN, NAN), **rates, **targets}
-        rates = {
-            "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
-            "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
-        }  # fmt: skip
-        return {**dict.fromkeys(OF_SAC, NAN), **rates, **targets}
+        losses = OF_DQN if costed.algorithm == "DQN" else OF_SAC
+        return {**dict.fromkeys(losses, NAN), **rates, **targets}
 
     def _replayed(self, done: Iteration, config: Any, roles: Roles) -> dict[str, Any]:
         """Of the replay buffer: what does not depend on episodes' lengths."""
@@ -201,6 +205,16 @@ class Counted:
             "hostname": f"ip-{state.ip.replace('.', '-')}", "node_ip": state.ip, "config": config,
             "time_since_restore": self.total_s, "iterations_since_restore": self.iterations,
         }  # fmt: skip
+
+
+def _rates(config: Any, algorithm: str) -> dict[str, float]:
+    """Of each optimizer."""
+    if algorithm != "SAC":
+        return {"default_optimizer_learning_rate": config.lr}
+    return {
+        "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
+        "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
+    }  # fmt: skip
 
 
 def _steps_trained(count: int, in_all: int) -> dict[str, int]:
