@@ -120,6 +120,7 @@ for most in ("70GiB", "80MiB"):
     )
     away = [name for name, where in model.hf_device_map.items() if where == "cpu"]
     size = sum(p.nbytes for name in away for p in model.get_submodule(name).parameters())
+    held = torch.cuda.memory_allocated()
     for _ in range(2):
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -127,7 +128,8 @@ for most in ("70GiB", "80MiB"):
             model(input_ids=ids)
         torch.cuda.synchronize()
         took = time.perf_counter() - began
-    print(size, took, torch.cuda.max_memory_allocated())
+    weights = sum(p.nbytes for p in model.parameters())
+    print(size, took, torch.cuda.max_memory_allocated(), held, weights)
 optimizer = torch.optim.SGD(model.parameters())
 try:
     model.train()(input_ids=ids, labels=ids).loss.backward()
@@ -145,6 +147,7 @@ def test_layers_on_the_cpu_visit_the_gpu_in_each_forward(tmp_path: Path) -> None
     (first, second, refused), _ = launched("python", str(script), str(tmp_path))
     whole, part = ([float(x) for x in line.split()] for line in (first, second))
     assert whole[0] == 0 < part[0]
+    assert whole[3] == whole[4] == pytest.approx(part[3] - part[4] + part[0], abs=100_000)
     assert 4e9 < part[0] / (part[1] - whole[1]) < 32e9  # pageable: less than a link of x16
     assert whole[2] < part[2] < 2 * whole[2] - part[0] + 60e6  # both models, but for what is away
     assert "training a model with layers on the CPU" in refused

@@ -87,10 +87,24 @@ class Answering(Worker):
     @property
     def weights_bytes(self) -> float:
         """Of them, those on the fullest of its GPUs."""
+        found = self._by_gpu()
+        return found.pop("", 0) + max(found.values(), default=0)
+
+    def _by_gpu(self) -> Counter[str]:
+        """Bytes of weights; ``""``: nobody has said where."""
         found = Counter[str]()
         for key, size_bytes in self.weights.items():
             found[self._on.get(key, "")] += size_bytes  # type: ignore[assignment]
-        return found.pop("", 0) + max(found.values(), default=0)
+        return found
+
+    def answered_on(self, gpu: str) -> tuple[int, int, int] | None:
+        """As in ``Hooks``; beside its weights each has what the fullest has at its peak."""
+        found = self._by_gpu()
+        if len(found) < 2:
+            return None
+        own, fullest = int(found[gpu]), int(self.weights_bytes)
+        allocated, reserved = (own + max(0, peak - fullest) for peak in self.answering.peak_bytes)
+        return (own, allocated, reserved) if own else (0, 0, 0)
 
     def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers are on its GPU, or such a share of them."""
