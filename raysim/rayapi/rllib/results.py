@@ -183,11 +183,11 @@ class Counted:
         of_added = roles.agent_steps, roles.module_steps
         of_items = roles.items_of_agents, partial(dict.fromkeys, modules), len(modules)
         several = isinstance(config.n_step, tuple | list)
-        stored = told("added", added, *of_added) | told("added_lifetime", self.stored, *of_added)
+        kept = told("added", added, *of_added) | told("added_lifetime", self.stored, *of_added)
         if roles.several:  # of an agent RLlib counts where an episode begins
-            stored = {name: count for name, count in stored.items() if "_env_" in name}
+            kept = {name: count for name, count in kept.items() if "_env_" in name}
         return {
-            **stored,
+            **kept,
             **told("sampled", items, *of_items),
             **told("sampled_lifetime", self.replayed, *of_items),
             # RLlib sums it over modules.

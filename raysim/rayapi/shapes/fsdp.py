@@ -83,6 +83,8 @@ def _version1(
     ignored = left_out(module, [*(ignored_modules or ()), *(ignored_states or ())])
     if ignored:
         steps.say(IGNORED)
+    if getattr(mixed_precision, "keep_low_precision_grads", False):
+        steps.say(KEPT)
     steps.worker.expect_group()
     if process_group is not None and not ranks_of(process_group):
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
@@ -160,6 +162,14 @@ IGNORED = (
     "FSDP's ignored parameters (ignored_params, ignored_modules, ignored_states): every rank has "
     "them, their gradients and the optimizer's states whole, and nobody reduces the gradients"
 )
+KEPT = (
+    "MixedPrecision.keep_low_precision_grads: gradients are predicted in the type that parameters "
+    "are stored in"
+)
+OUTPUT = (
+    "fully_shard: casts of what modules return (MixedPrecisionPolicy.output_dtype) are not priced, "
+    "nor the casts back of what the next ones are given"
+)
 _MIXED = ("param_dtype", "reduce_dtype")
 DIFFERS = (
     "fully_shard: mp_policy of the blocks is not that of the module around them: embedding and "
@@ -183,6 +193,8 @@ def _version2(
         )
     if ignored_params:
         steps.say(IGNORED)
+    if getattr(mp_policy, "output_dtype", None) not in (None, getattr(mp_policy, "param_dtype", 0)):
+        steps.say(OUTPUT)
     whole = sharded.whole_mesh(steps) if mesh is None else mesh
     for each in module if isinstance(module, list | tuple) else (module,):
         ignored = left_out(each, ignored_params or ())
