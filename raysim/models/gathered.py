@@ -23,7 +23,7 @@ def gathered(model: Model, copies: int) -> Model:
 
     Of a model that computes its loss itself nothing is gathered but that.
     """
-    if copies == 1 or not any(m.name == LOSS for x in model.layers for m in x.body.modules):
+    if copies == 1 or not is_of_outputs(model):
         return model
     layers, output = [], 0.0
     for layer in model.layers:
@@ -34,6 +34,11 @@ def gathered(model: Model, copies: int) -> Model:
             output = next((o.output for o in reversed(module.operators) if o.output), output)
         layers.append(replace(layer, body=replace(layer.body, modules=tuple(modules))))
     return replace(model, layers=tuple(layers))
+
+
+def is_of_outputs(model: Model) -> bool:
+    """Whether its loss is the script's, of what it returns."""
+    return any(m.name == LOSS for x in model.layers for m in x.body.modules)
 
 
 def _of_all(module: Module, copies: int, output: float) -> Module:

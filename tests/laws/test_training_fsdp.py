@@ -85,6 +85,37 @@ def test_parameters_that_stay_are_gathered_once(version: int, stay: dict[str, An
     }  # fmt: skip
 
 
+DOWN = frozenset(n for n, _ in MODEL.parameters() if n.endswith("down_proj.weight"))
+K = sum(p.numel for n, p in MODEL.parameters() if n in DOWN)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_ignored_parameters_are_whole_and_not_reduced(version: int) -> None:
+    """Of torch's on a fake group of four: neither gathered nor scattered, gradients as they are."""
+    p = fsdp(version, ignored=DOWN, ga=2)
+    sharded, in_blocks = PSI - K, blocks() - K
+    assert moved(p) == {
+        ("all_gather", "dp"): 2 * (2 * sharded + 2 * in_blocks),
+        ("reduce_scatter", "dp"): 2 * sharded,
+    }
+    (program,) = programs(p, steps=2)
+    held = 4 * (sharded // RANKS + K)
+    assert program.step_held[-1] == {"parameter": held, "optimizer_state": 2 * held}
+
+
+def test_another_dimension_than_the_first_takes_a_pass_more_each_way() -> None:
+    """``torch.cat`` behind each copy out and before each copy in, of those parameters."""
+    p, (plain,) = fsdp(shard_dims=tuple((n, 1) for n in DOWN)), programs(fsdp(), steps=2)
+    assert moved(p) == moved(fsdp())
+    (program,) = programs(p, steps=2)
+    second = program.ops[program.step_ends[0] :]
+    more = [op for op in second if op.name in ("join parts", "cut gradients")]
+    assert len(second) - len(more) == len(plain.ops) - plain.step_ends[0]
+    count = len(DOWN)
+    assert Counter(op.name for op in more) == {"join parts": 2 * count, "cut gradients": count}
+    assert program.step_held == plain.step_held
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_hybrid_sharding_reduces_shards_over_replicas(version: int) -> None:
     """Gathers and scatters within four ranks; a quarter of the gradients crosses."""

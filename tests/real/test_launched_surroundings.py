@@ -83,7 +83,7 @@ for _ in range(3):
         wanted = torch.zeros(8192, dtype=torch.long, device="cuda")
         nn.functional.cross_entropy(out, wanted).backward()
     optimizer.step()
-print(torch.cuda.max_memory_allocated())
+print(*(torch.cuda.max_memory_allocated(i) for i in (0, 3, 4)), torch.cuda.memory_allocated(3))
 """
 
 
@@ -92,8 +92,13 @@ def test_the_first_gpu_of_data_parallel_has_the_loss_of_all(tmp_path: Path) -> N
     script = tmp_path / "gathers.py"
     script.write_text(GATHERS.format(micro_batches=1))
     (line,), once = launched("python", str(script))
-    rows_bytes = 8192 * 32000 * 4
-    assert 4 * rows_bytes < int(line) < 4 * rows_bytes + 0.5e9
+    first, fourth, none, after = map(int, line.split())
+    rows_bytes, weights_bytes = 8192 * 32000 * 4, 4 * 257 * (256 + 32000)
+    assert 4 * rows_bytes < first < 4 * rows_bytes + 0.5e9
+    # Its share of the outputs, or of their gradient; weights and gradients until these are summed.
+    own, workspaces = rows_bytes / 4 + 2 * weights_bytes, 2 * 32 * 2**20
+    assert (none, after) == (0, workspaces)
+    assert own < fourth - workspaces < own + 10e6
     script.write_text(GATHERS.format(micro_batches=2))
     _, twice = launched("python", str(script))
     ((_, one_s, _),) = (row for row in once.tables[1].rows if row[0] == "exposed collectives")

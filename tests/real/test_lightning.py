@@ -161,6 +161,33 @@ def test_a_step_of_the_trainer_is_the_scenario_s(flags: str, section: str, folde
     assert 0 <= more < (0.01 if report.tables[0].rows[0][0].count("DDP") else 1e-12)
 
 
+TYPED = """
+import sys, torch, lightning
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(64, 1)
+    def training_step(self, batch, number):
+        return self.net(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(64, 64, dtype=torch.float64))
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+trainer = lightning.Trainer(max_epochs=1, devices=1, precision=sys.argv[1], **quiet)
+trainer.fit(Module(), torch.utils.data.DataLoader(data, 32))
+print("done")
+"""
+
+
+def test_types_are_those_that_a_precision_leaves(tmp_path: Path) -> None:
+    """Its plugins cast inputs, or products; without them numpy's numbers meet fp32 weights."""
+    script = tmp_path / "typed.py"
+    script.write_text(TYPED)
+    with pytest.raises(RuntimeError, match="must have the same dtype, but got Double and Float"):
+        launched("python", str(script), "32-true")
+    assert launched("python", str(script), "bf16-true")[0][-1] == "done"
+
+
 def test_a_model_that_does_not_fit_is_a_result() -> None:
     from raysim.cli import main
 

@@ -109,3 +109,45 @@ def test_a_device_map_spreads_a_model_and_the_gpu_that_is_full_is_named(tmp_path
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | wide | {"tie_word_embeddings": False}))
     with pytest.raises(torch.OutOfMemoryError, match="GPU 1 has a total capacity of 79"):
         launched("python", str(script), str(tmp_path), "2GiB", "40")
+
+
+OFFLOADED = """
+import sys, time, torch, transformers
+ids = torch.zeros(1, 128, dtype=torch.long, device="cuda:0")
+for most in ("70GiB", "80MiB"):
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        sys.argv[1], device_map="auto", max_memory={0: most, "cpu": "9GiB"}, dtype=torch.bfloat16
+    )
+    away = [name for name, where in model.hf_device_map.items() if where == "cpu"]
+    size = sum(p.nbytes for name in away for p in model.get_submodule(name).parameters())
+    held = torch.cuda.memory_allocated()
+    for _ in range(2):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        with torch.no_grad():
+            model(input_ids=ids)
+        torch.cuda.synchronize()
+        took = time.perf_counter() - began
+    weights = sum(p.nbytes for p in model.parameters())
+    print(size, took, torch.cuda.max_memory_allocated(), held, weights)
+optimizer = torch.optim.SGD(model.parameters())
+try:
+    model.train()(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+except Exception as error:
+    print(error)
+"""
+
+
+def test_layers_on_the_cpu_visit_the_gpu_in_each_forward(tmp_path: Path) -> None:
+    """Copies from pageable memory, behind each other; what is away is not on the GPU."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": 2048}))
+    script = tmp_path / "offloaded.py"
+    script.write_text(OFFLOADED)
+    (first, second, refused), _ = launched("python", str(script), str(tmp_path))
+    whole, part = ([float(x) for x in line.split()] for line in (first, second))
+    assert whole[0] == 0 < part[0]
+    assert whole[3] == whole[4] == pytest.approx(part[3] - part[4] + part[0], abs=100_000)
+    assert 4e9 < part[0] / (part[1] - whole[1]) < 32e9  # pageable: less than a link of x16
+    assert whole[2] < part[2] < 2 * whole[2] - part[0] + 60e6  # both models, but for what is away
+    assert "training a model with layers on the CPU" in refused

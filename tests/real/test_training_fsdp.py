@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 
 from raysim.measure.training_step import run_cases  # noqa: E402
 from raysim.rayapi.shapes.fsdp import _policy  # noqa: E402
+from raysim.rayapi.shapes.left_out import cut_at, left_out  # noqa: E402
 from raysim.rayapi.shapes.prediction import Prediction  # noqa: E402
 from raysim.training.engines.fsdp import divisors  # noqa: E402
 from tests.real.real_ranks import said_by  # noqa: E402
@@ -114,3 +115,43 @@ def test_what_scripts_set_of_fsdp2_s_modules_is_what_torch_does(
     steady = (op.call for op in program.ops[program.step_ends[-2] :])
     issued = [f"{words[c.op]}{of_size[c.size_bytes]}" for c in steady if c is not None]
     assert issued == " ".join(micro_batches).split()
+
+
+def test_what_fsdp_leaves_whole_or_cuts_otherwise_has_its_names() -> None:
+    """An inner call's are the outer one's too; dimensions that do not divide end as in torch."""
+    torch = pytest.importorskip("torch")
+    from torch.distributed.tensor import Shard
+
+    nn = torch.nn
+    block = nn.Sequential(nn.Linear(4, 6, bias=False), nn.LayerNorm(6))
+    net = nn.Sequential(block, nn.Linear(6, 2))
+    assert left_out(block, [block[1]]) == {"1.weight", "1.bias"}
+    assert cut_at(block, lambda p: Shard(-1), 2) == (("0.weight", 1),)
+    block.raysim_sharded = "group"
+    assert left_out(net, [net[1].bias]) == {"0.1.weight", "0.1.bias", "1.bias"}
+    assert cut_at(net, lambda p: None, 2) == (("0.0.weight", 1),)
+    with pytest.raises(NotImplementedError, match=r"uneven sharding on dim 1: .*world size: 4"):
+        cut_at(net, lambda p: Shard(1), 4)
+
+
+def test_ignored_parameters_lie_whole_on_each_gpu(tmp_path: Path) -> None:
+    """Of 64 x 64 weights half is ignored: parameter and two states, whole or a half of them."""
+    script = tmp_path / "ignores.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "from torch import nn\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "dist.init_process_group('nccl')\n"
+        "torch.cuda.set_device(dist.get_rank())\n"
+        "net = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(2))).cuda()\n"
+        "fully_shard(net, ignored_params={net[0].weight})\n"
+        "optimizer = torch.optim.AdamW(net.parameters())\n"
+        "for _ in range(2):\n"
+        "    net(torch.randn(8, 512, device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "print(torch.cuda.memory_allocated() - 2 * 32 * 2**20)\n"
+    )
+    lines, _ = launched("torchrun", "--nproc_per_node", "2", str(script))
+    weight_bytes = 512 * 512 * 4
+    assert [int(line) for line in lines] == pytest.approx([4.5 * weight_bytes] * 2, abs=20_000)

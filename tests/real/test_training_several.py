@@ -134,18 +134,30 @@ def test_sharded_modules_take_turns_and_rest_as_shards() -> None:
         assert both[1] - first[1] == pytest.approx(rests, rel=0.01)
 
 
-def test_a_backward_through_sharded_modules_and_others_is_refused() -> None:
-    from tests.real.training_script_parts import Net, fit
+def test_modules_beside_sharded_ones_in_one_backward_lie_whole_on_each_rank() -> None:
+    """Parameter and two moments in fp32, of the sharded one a half; replicas are refused."""
+    from tests.real.training_script_parts import Net, fit, fit_value
 
-    def loop(_: Any) -> None:
+    def loop(config: dict[str, Any]) -> int:
         from torch.distributed.fsdp import fully_shard
+        from torch.nn.parallel import DistributedDataParallel
 
-        first, second = Net(64).cuda(), Net(64).cuda()
+        first, second = Net(512).cuda(), Net(512).cuda()
         fully_shard(second)
-        second(first(torch.randn(8, 64, device="cuda"))).sum().backward()
+        if config["replicated"]:
+            first = DistributedDataParallel(first)
+        adam = torch.optim.AdamW([*first.parameters(), *second.parameters()])
+        for _ in range(2):
+            second(first(torch.randn(8, 512, device="cuda"))).sum().backward()
+            adam.step()
+            adam.zero_grad()
+        return torch.cuda.memory_allocated()
 
-    result, _ = fit(loop, workers=2)
-    assert "a backward through FSDP's modules and others that learn" in str(result)
+    weights_bytes = 4 * 4 * (512 * 512 + 512)
+    kept = fit_value(loop, workers=2, replicated=False) - 2 * 32 * 2**20
+    assert kept == pytest.approx(3 * 1.5 * weights_bytes, rel=0.01)
+    result, _ = fit(loop, workers=2, replicated=True)
+    assert "FSDP's modules and DistributedDataParallel's" in str(result)
 
 
 @pytest.mark.parametrize("through", [False, True])

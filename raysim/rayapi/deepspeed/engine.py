@@ -136,7 +136,7 @@ class DeepSpeedEngine(torch.nn.Module):
         self.mpu, tp = mpu, max(shared, tensor_parallel(mpu))
         self.mesh = Mesh(
             pp=self.stages, dp=self.world_size // self.stages // tp, tp=tp,
-            ep=expert_parallel.ep_size(model, stages=self.stages, tp=tp),
+            ep=expert_parallel.ep_size(model, tp=tp),
         )  # fmt: skip
         self._settings = read(
             config,

@@ -33,13 +33,13 @@ def mixtures(module: nn.Module) -> list[MoE]:
     return [m for m in module.modules() if isinstance(m, MoE)]
 
 
-def ep_size(module: nn.Module, *, stages: int, tp: int = 1) -> int:
+def ep_size(module: nn.Module, *, tp: int = 1) -> int:
     """How many ranks share its experts, at most; 1: none do.
 
     Raises
     ------
     NotEmulatedError
-        They are stages of a pipeline, or tensor parallel.
+        They are tensor parallel.
     """
     sizes = {m.ep_size for m in mixtures(module)}
     if not sizes:
@@ -47,10 +47,6 @@ def ep_size(module: nn.Module, *, stages: int, tp: int = 1) -> int:
     if tp > 1:
         raise NotEmulatedError(
             "deepspeed.moe.layer.MoE under an mpu", "MoE with data and expert parallelism"
-        )
-    if stages > 1:
-        raise NotEmulatedError(
-            "deepspeed.moe.layer.MoE in a PipelineModule", "MoE with data and expert parallelism"
         )
     return max(sizes)
 

@@ -1,9 +1,9 @@
-"""``device_map`` of ``from_pretrained``, and Accelerate's ``dispatch_model``: several GPUs.
+"""``device_map`` of ``from_pretrained``, and Accelerate's ``dispatch_model``: GPUs, the CPU.
 
 Real counterparts: ``transformers/integrations/accelerate.py`` (5.24) and ``accelerate/
 big_modeling.py`` (1.15), whose own code says which module goes where, by the memory that each GPU
 has. Its hooks move a module's inputs to its GPU, and what the whole model returns back to where its
-inputs were. What that takes: ``shapes.apart``.
+inputs were. What that takes: ``shapes.apart``; what layers on the CPU take: ``shapes.fetched``.
 
 Simplified: inputs that every block is given anew (masks, positions) are copied for nothing, and so
 are logits that go back to the first GPU; without the hooks' Python.
@@ -15,15 +15,20 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from raysim.rayapi.shapes import devices
+import torch
+
+from raysim.rayapi.shapes import devices, fetched
 from raysim.rayapi.unsupported import NotEmulatedError
+
+_SURE = 0.8
+"""Of a GPU's free memory; Accelerate keeps a layer's size and more of it free."""
 
 if TYPE_CHECKING:
     from raysim.rayapi.shapes.patches import Replaced
     from raysim.rayapi.shapes.steps import Steps
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Values of ``device_map`` that divide a model over all GPUs that a process sees."""
+"""Values of ``device_map`` that divide a model over all GPUs that a process sees, and the CPU."""
 
 
 def install(r: Replaced, module: ModuleType) -> None:
@@ -41,9 +46,16 @@ def install(r: Replaced, module: ModuleType) -> None:
 def asked_for(steps: Steps, options: dict[str, Any]) -> tuple[Any, Any]:
     """``device_map`` and ``max_memory``, if they may divide a model over a process's GPUs."""
     said, most = options.pop("device_map", None), options.pop("max_memory", None)
-    alone = steps.worker.visible_devices > 1 and steps.worker.context.world_size == 1
+    alone = steps.worker.visible_devices > 0 and steps.worker.context.world_size == 1
     several = isinstance(said, Mapping) and len({*said.values()}) > 1
     return (said, most) if alone and (several or said in SPREADS) else (None, None)
+
+
+def fits_one(steps: Steps, size_bytes: int, said: Any, most: Any) -> bool:
+    """The only GPU has room for more than a model of this size: nothing is divided."""
+    free_bytes, _ = torch.cuda.mem_get_info()
+    alone = steps.worker.visible_devices == 1 and most is None and not isinstance(said, Mapping)
+    return alone and size_bytes < _SURE * free_bytes
 
 
 def divided(steps: Steps, model: Any, said: Any, most: Any) -> None:
@@ -58,6 +70,7 @@ def divided(steps: Steps, model: Any, said: Any, most: Any) -> None:
         _dispatched(steps, model, found, model._skip_keys_device_placement)  # noqa: SLF001
     else:
         model.to(next(iter(found.values())))
+        model.hf_device_map = dict(found)
 
 
 def _dispatched(steps: Steps, model: Any, device_map: Mapping[str, Any], skip: Any) -> Any:
@@ -66,18 +79,25 @@ def _dispatched(steps: Steps, model: Any, device_map: Mapping[str, Any], skip: A
     Raises
     ------
     NotEmulatedError
-        Some stay on the CPU or a disk.
+        Some stay on a disk.
     """
     from accelerate.utils import send_to_device  # type: ignore[import-untyped]
 
-    elsewhere = [name for name, where in device_map.items() if str(where) in {"cpu", "disk"}]
-    if elsewhere:
+    on_disk = [name for name, where in device_map.items() if str(where) == "disk"]
+    if on_disk:
         raise NotEmulatedError(
-            f"device_map: {', '.join(elsewhere)} on the CPU or a disk",
-            "GPUs that hold the whole model: more of them, larger ones, weights of fewer bits",
+            f"device_map: {', '.join(on_disk)} on a disk",
+            "nodes whose main memory holds what GPUs do not, or max_memory with a share of it: "
+            '{0: "70GiB", "cpu": "200GiB"}',
         )
     current = steps.worker.devices[0]
-    main = next(iter(device_map.values()))
+    main = next((gpu for gpu in {*device_map.values()} if str(gpu) != "cpu"), "cpu")
+    parts = {name: model.get_submodule(name) for name in device_map if _is_module(model, name)}
+    away = [name for name, where in device_map.items() if str(where) == "cpu" and main != "cpu"]
+    fetched.keep(
+        steps, (parts[name] for name in away if name in parts),
+        (part for name, part in parts.items() if name and name not in away),
+    )  # fmt: skip
 
     def moves(device: Any) -> Any:
         def hook(_module: Any, args: Any, kwargs: Any) -> Any:
@@ -85,8 +105,8 @@ def _dispatched(steps: Steps, model: Any, device_map: Mapping[str, Any], skip: A
 
         return hook
 
-    for name, where in sorted(device_map.items()):  # a part's comes after the whole's
-        part = model.get_submodule(name) if _is_module(model, name) else None
+    for name, said in sorted(device_map.items()):  # a part's comes after the whole's
+        part, where = parts.get(name), main if name in away else said
         tensors = [model.get_parameter(name)] if part is None else [
             *part.parameters(), *part.buffers()
         ]  # fmt: skip

@@ -47,7 +47,12 @@ def _this_process(r: Replaced, module: ModuleType) -> None:
         this_fiber().pay(LOOK_NS)  # a thread that does nothing else gives way
         return real(self)
 
+    def memory(real: Any, worker: Any) -> Any:
+        size_bytes = int(worker.hardware.memory_bytes) if worker.places else real().total
+        return real()._replace(total=size_bytes, available=size_bytes, free=size_bytes)
+
     r.around(module.Process, "__init__", init, worker_here)
+    r.around(module, "virtual_memory", memory, worker_here)
     r.around(module.Process, "memory_info", looked, worker_here)
 
 

@@ -87,6 +87,7 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
     config, more = kwargs.pop("config", None), dict(kwargs)
     asked, parallel = more.pop("quantization_config", None), distributed.asked_for(more)
     said = more.pop("dtype", more.pop("torch_dtype", None))
+    mapped = more.get("device_map") is not None and str(more["device_map"]) not in {"cpu", "meta"}
     over, most = device_maps.asked_for(steps, more)
     attention = more.pop("attn_implementation", None)
     if not hasattr(config, "to_dict"):
@@ -111,8 +112,11 @@ def _described(steps: Steps, cls: Any, name: Any, kwargs: dict[str, Any]) -> Any
             steps.say(eight_bit.SAID)
     file_bytes = whole_bytes if saved is None else size_bytes(model)
     model = distributed.spread(cls, model, parallel)
-    if over is not None:
+    fits = over is None or device_maps.fits_one(steps, size_bytes(model), over, most)
+    if not fits and (quantized is None or steps.worker.visible_devices > 1):
         device_maps.divided(steps, model, over, most)
+    if mapped and steps.worker.answers:
+        steps.worker.rests_with(model)
     steps.worker.read_bytes(file_bytes / steps.worker.context.local_world_size)
     return model.eval()
 

@@ -87,21 +87,40 @@ class Answering(Worker):
     @property
     def weights_bytes(self) -> float:
         """Of them, those on the fullest of its GPUs."""
+        found = self._by_gpu()
+        return found.pop("", 0) + max(found.values(), default=0)
+
+    def _by_gpu(self) -> Counter[str]:
+        """Bytes of weights; ``""``: nobody has said where."""
         found = Counter[str]()
         for key, size_bytes in self.weights.items():
             found[self._on.get(key, "")] += size_bytes  # type: ignore[assignment]
-        return found.pop("", 0) + max(found.values(), default=0)
+        return found
+
+    def answered_on(self, gpu: str) -> tuple[int, int, int] | None:
+        """As in ``Hooks``; beside its weights each has what the fullest has at its peak."""
+        found = self._by_gpu()
+        if len(found) < 2:
+            return None
+        own, fullest = int(found[gpu]), int(self.weights_bytes)
+        allocated, reserved = (own + max(0, peak - fullest) for peak in self.answering.peak_bytes)
+        return (own, allocated, reserved) if own else (0, 0, 0)
 
     def rests_with(self, module: Any, share: float = 1.0) -> None:
         """Weights of a module that only answers are on its GPU, or such a share of them."""
         from raysim.rayapi.shapes.devices import gpu_of
+        from raysim.rayapi.shapes.fetched import storages
         from raysim.tracing.storages import key_of
 
         if self.torch_steps.latest is not None or not self.places:
             return
         known, kind = self._answering.get(id(module)), (self.torch_steps.signature(module), share)
         if known is None or known[0] != kind:
-            found = {key_of(p): p.numel() * p.element_size() * share for p in module.parameters()}
+            away = storages(self.torch_steps)
+            found = {
+                key_of(p): p.numel() * p.element_size() * share for p in module.parameters()
+                if key_of(p) not in away
+            }  # fmt: skip
             self._answering[id(module)] = kind, found
             self._on |= {key_of(p): gpu_of(p) for p in module.parameters()}
             self.rest_bytes = self.weights_bytes + self._context_bytes

@@ -160,7 +160,7 @@ class Answers:
 
     def rested(self) -> None:
         """Weights have come."""
-        weights = int(sum(self._worker.weights.values()))
+        weights = int(self._worker.weights_bytes)
         allocated, reserved = self.peak_bytes
         self.peak_bytes = max(allocated, weights), max(reserved, weights)
         self._holds(self._worker.rest_bytes)

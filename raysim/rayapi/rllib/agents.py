@@ -210,6 +210,16 @@ class Roles:
             found[self.policy_of.get(agent, MODULE)] += count + added
         return found
 
+    def items_of_agents(self, items: int) -> dict[Any, int]:
+        """Of so many that a replay buffer has given each module, by whose they are."""
+        if not self.several:
+            return {AGENT: items}
+        of_modules = self.module_steps(self.steps)
+        return {
+            a: round(items * self.acted[a] / of_modules[policy])
+            for a, policy in self.policy_of.items() if self.acted[a]
+        }  # fmt: skip
+
     def fullest(self, steps: int, added: int) -> int:
         """Samples of the trained module that has most: gradient steps go on until it is through."""
         found = self.module_steps(steps, added)

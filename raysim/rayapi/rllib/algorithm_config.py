@@ -40,8 +40,6 @@ class AlgorithmConfig:
 
     defaults: ClassVar[dict[str, Any]] = {}
     """What an algorithm sets otherwise, or adds to ``training``."""
-    takes_several: ClassVar[bool] = False
-    """Agents, with several policies."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         imported()
@@ -394,8 +392,6 @@ class AlgorithmConfig:
             raise NotEmulatedError("RLlib's old API stack", "the new one, Ray's default")
         if self.framework_str != "torch":
             raise NotEmulatedError(f"config.framework({self.framework_str!r})", "torch")
-        if self.is_multi_agent and not self.takes_several:
-            raise NotEmulatedError("several policies under this algorithm", "PPO")
         self._validate_evaluation()
 
     def _validate_evaluation(self) -> None:

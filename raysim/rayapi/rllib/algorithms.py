@@ -21,7 +21,6 @@ class PPOConfig(AlgorithmConfig):
     """``PPOConfig``."""
 
     defaults: ClassVar[dict[str, Any]] = settings.PPO
-    takes_several: ClassVar[bool] = True
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class or PPO)

@@ -62,16 +62,15 @@ def costed(config: AlgorithmConfig, program: EnvProgram, price: Any, group: Any)
         placement_group=group,
         make_env=program.runner,
         price=price,
-        fullest=program.roles.fullest if program.roles.several else None,
+        fullest=program.roles.fullest if program.roles.several and name not in REPLAY else None,
         costs=_costs(name, program).at_speed(program.session.env.costs.core_speed),
     )
     return _replaying(found, config) if name in REPLAY else found
 
 
 def _costs(name: str, program: EnvProgram) -> RLlibCosts:
-    if program.roles.several:
-        return of_policies(len(program.roles.policies), len(program.roles.trained))
-    return COSTS.get(name, PROGRAM)
+    one, roles = COSTS.get(name, PROGRAM), program.roles
+    return of_policies(one, len(roles.policies), len(roles.trained)) if roles.several else one
 
 
 def _replaying(found: Costed, config: Any) -> Costed:
@@ -81,7 +80,7 @@ def _replaying(found: Costed, config: Any) -> Costed:
         minibatch_size=None, learning_starts=config.num_steps_sampled_before_learning_starts,
         training_intensity=config.training_intensity,
         target_update_freq=config.target_network_update_freq,
-        prioritized_replay=config.buffer == PRIORITIZED,
+        prioritized_replay=config.buffer.endswith(PRIORITIZED),
     )  # fmt: skip
 
 

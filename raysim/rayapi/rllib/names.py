@@ -93,7 +93,9 @@ MODULES = (
     "core.rl_module.apis", "core.rl_module.apis.value_function_api", "env", "env.env_context",
     "env.multi_agent_env", "utils", "utils.annotations", "utils.metrics", "utils.framework",
     "utils.typing", "utils.replay_buffers", "utils.replay_buffers.episode_replay_buffer",
-    "utils.replay_buffers.prioritized_episode_buffer", "examples", "examples.utils",
+    "utils.replay_buffers.prioritized_episode_buffer",
+    "utils.replay_buffers.multi_agent_episode_buffer",
+    "utils.replay_buffers.multi_agent_prioritized_episode_buffer", "examples", "examples.utils",
 )  # fmt: skip
 OF_TORCH = ("RLModule", "TorchRLModule", "ValueFunctionAPI")
 """In modules below ``core.rl_module``."""
@@ -129,7 +131,8 @@ def _held() -> dict[str, dict[str, Any]]:
     appo = {name: getattr(algorithms, name) for name in ("APPO", "APPOConfig")}
     dqn = {"DQN": off_policy.DQN, "DQNConfig": off_policy.DQNConfig}
     sac = {"SAC": off_policy.SAC, "SACConfig": off_policy.SACConfig}
-    buffers = {name: getattr(off_policy, name) for name in off_policy.BUFFERS}
+    kinds = off_policy.BUFFERS + off_policy.OF_SEVERAL
+    buffers = {name: getattr(off_policy, name) for name in kinds}
     base = {"Algorithm": Algorithm, "AlgorithmConfig": AlgorithmConfig}
     user = dict.fromkeys(("RLlibCallback", "DefaultCallbacks"), callbacks.RLlibCallback)
     names = {

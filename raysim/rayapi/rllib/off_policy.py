@@ -16,7 +16,7 @@ from raysim.raylibs.rllib.dqn import Dqn
 
 BUFFERS = ("EpisodeReplayBuffer", PRIORITIZED)
 OF_SEVERAL = tuple(f"MultiAgent{name}" for name in BUFFERS)
-"""Of several agents, refused."""
+"""Of several agents."""
 
 
 class EpisodeReplayBuffer:
@@ -25,6 +25,16 @@ class EpisodeReplayBuffer:
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     """``PrioritizedEpisodeReplayBuffer``: the same."""
+
+
+class MultiAgentEpisodeReplayBuffer(EpisodeReplayBuffer):
+    """``MultiAgentEpisodeReplayBuffer``: a name, too."""
+
+
+class MultiAgentPrioritizedEpisodeReplayBuffer(
+    MultiAgentEpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer
+):
+    """``MultiAgentPrioritizedEpisodeReplayBuffer``: the same."""
 
 
 class OffPolicyConfig(AlgorithmConfig):
@@ -49,8 +59,12 @@ class OffPolicyConfig(AlgorithmConfig):
         return int(self.n_step[1] if isinstance(self.n_step, tuple | list) else self.n_step)
 
     def _validate_buffer(self) -> None:
-        if self.buffer not in BUFFERS:
-            raise NotEmulatedError(f"the replay buffer {self.buffer}", " and ".join(BUFFERS))
+        known = OF_SEVERAL if self.is_multi_agent else BUFFERS
+        if self.buffer not in known:
+            agents = "several agents" if self.is_multi_agent else "one agent"
+            raise NotEmulatedError(
+                f"the replay buffer {self.buffer} for {agents}", " and ".join(known)
+            )
 
 
 class DQNConfig(OffPolicyConfig):

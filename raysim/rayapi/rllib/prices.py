@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from raysim.hardware import catalog
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.hardware.specs import CpuRankSpec
+from raysim.rayapi.rllib.costed import REPLAY, name_of
 from raysim.rayapi.rllib.environments import EnvProgram
 from raysim.rayapi.rllib.modules import Spaces
 from raysim.rayapi.rllib.results import say_once
@@ -53,7 +54,7 @@ class Prices:
         """Where it runs."""
         node = self.program.session.env.nodes[process.me.node_id].spec
         in_driver = process.me.worker_id == self._driver.me.worker_id
-        key = node.name, in_driver
+        key = node.name, in_driver, self._by_share
         if key not in self.found:
             self.found[key] = self._price(node, self._threads(node, in_driver=in_driver))
         return self.found[key]
@@ -67,6 +68,16 @@ class Prices:
             return int(node.vcpus)
         said = self.config.num_cpus_per_learner
         return max(1, 1 if said == "auto" else int(said))
+
+    @property
+    def _by_share(self) -> bool:
+        """A batch is not cut: of several agents' each module has its own part.
+
+        Known when they have acted.
+        """
+        roles, config = self.program.roles, self.config
+        cut = bool(config.minibatch_size) or name_of(config) in REPLAY
+        return roles.several and bool(roles.steps) and not cut
 
     @property
     def weights_bytes(self) -> dict[str, int]:
@@ -84,7 +95,12 @@ class Prices:
         weights_bytes = sum(self.weights_bytes.values())
         assert self._tables, "priced before an environment was there"
         with_gpu = bool(self.config.num_gpus_per_learner) and node.gpu_count > 0
-        each = {p: self._module_s(t, node, threads, with_gpu) for p, t in self._tables.items()}
+        batch = self.config.samples_of_a_step
+        batches = self.program.roles.module_steps(batch) if self._by_share else {}
+        each = {
+            p: self._module_s(t, node, threads, with_gpu, batches.get(p, batch))
+            for p, t in self._tables.items()
+        }
         trained = self.program.roles.trained or tuple(each)
         return ModelSpec(
             weights_bytes=weights_bytes, forward_s=sum(forward_s for forward_s, _ in each.values()),
@@ -94,14 +110,13 @@ class Prices:
         )  # fmt: skip
 
     def _module_s(
-        self, table: Tables | None, node: Any, threads: int, with_gpu: bool
+        self, table: Tables | None, node: Any, threads: int, with_gpu: bool, batch: int
     ) -> tuple[float, float]:
         """(a forward pass of an env runner, a gradient step)."""
         if table is None:
             return 0.0, 0.0
         config, (whole, inference, length) = self.config, table
         learners = max(1, config.num_learners)
-        batch = config.samples_of_a_step
         plan = TrainingPlan(
             model=whole, mesh=Mesh(dp=learners), engine="ddp",
             micro_batch=max(1, ceil(batch / length)), gradient_accumulation_steps=1,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysim.rayapi.clock import EPOCH_S
-from raysim.rayapi.rllib.agents import AGENT, MODULE
+from raysim.rayapi.rllib.agents import MODULE
 from raysim.rayapi.rllib.costed import REPLAY
 from raysim.rayapi.tune.folders import date
 
@@ -27,17 +28,26 @@ EPISODES = (
     "episode_return_mean", "episode_return_min", "episode_return_max", "episode_len_mean",
     "episode_len_min", "episode_len_max", "episode_duration_sec_mean",
 )  # fmt: skip
+_ONE = "gradients_default_optimizer_global_norm"
 _Q = ("total_loss", "qf_loss", "qf_mean", "qf_max", "qf_min", "td_error_mean")
 OF_PPO = (
     "total_loss", "policy_loss", "vf_loss", "vf_loss_unclipped", "vf_explained_var", "entropy",
-    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff",
-    "gradients_default_optimizer_global_norm",
+    "mean_kl_loss", "curr_kl_coeff", "curr_entropy_coeff", _ONE,
 )  # fmt: skip
-OF_DQN = (*_Q, "gradients_default_optimizer_global_norm")
+OF_IMPALA = (
+    "total_loss", "pi_loss", "mean_pi_loss", "vf_loss", "mean_vf_loss", "entropy",
+    "curr_entropy_coeff", _ONE,
+)  # fmt: skip
+OF_APPO = (
+    "total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss", "curr_kl_coeff", "mean_IS",
+    "var_IS", "curr_entropy_coeff", _ONE,
+)  # fmt: skip
+OF_DQN = (*_Q, _ONE)
 OF_SAC = (
     *_Q, "policy_loss", "qf_twin_loss", "alpha_loss", "alpha_value", "log_alpha_value", "logps",
 )  # fmt: skip
-LOSSES = tuple(dict.fromkeys(OF_PPO + OF_DQN + OF_SAC))
+ON_POLICY = {"PPO": OF_PPO, "IMPALA": OF_IMPALA, "APPO": OF_APPO}
+LOSSES = tuple(dict.fromkeys((*OF_PPO, *OF_IMPALA, *OF_APPO, *OF_DQN, *OF_SAC)))
 """NaN."""
 
 
@@ -45,11 +55,13 @@ class Counted:
     """Since an algorithm began."""
 
     def __init__(self) -> None:
-        self.sampled = self.trained = self.module_trained = self.updates = 0
-        self.stored = self.not_said = self.target_updates = 0
+        self.sampled = self.trained = self.updates = 0
+        self.stored = self.not_said = self.replayed = self.target_updates = 0
         self.of_agents: dict[Any, int] = {}
         self.of_modules: dict[str, int] = {}
         """Sampled."""
+        self.learned: dict[str, int] = {}
+        """Samples that modules have been trained on."""
         self.iterations, self.total_s = 0, 0.0
 
     def iteration(
@@ -67,7 +79,7 @@ class Counted:
             "num_env_steps_sampled_lifetime": self.sampled,
         }
         if costed.algorithm in REPLAY:
-            result["replay_buffer"] = self._replayed(done, config)
+            result["replay_buffer"] = self._replayed(done, config, roles)
             if not self.updates:  # nothing has been learned, so nothing is said of it
                 del result["learners"], result["replay_buffer"]
         return result
@@ -77,34 +89,39 @@ class Counted:
     ) -> tuple[int, dict[str, Any]]:
         """(updates, ``learners`` of a result)."""
         learners, env_steps = config.num_learners or 1, done.env_steps_trained
-        of_all = env_steps + done.steps_added
+        of_all, replays = env_steps + done.steps_added, costed.algorithm in REPLAY
         calls = max(1, of_all // (costed.train_batch_size or 1)) if env_steps else 0
-        if roles.several and calls:
+        if roles.several and calls and costed.algorithm == "PPO":
             calls = done.training_steps
         each = costed.samples(env_steps, done.steps_added) / calls if calls else 0
         steps = costed.gradient_steps(each) * calls if calls else 0
-        batch = costed.minibatch_size or max(1, int(each) // learners)
-        module_steps = steps * batch * learners
         # A policy that nobody acts by has nothing to learn from.
         trains = tuple(p for p in roles.trained if p in roles.spaces) or (MODULE,)
-        # Of several agents a batch is as long as its env steps, without what is added to them.
+        batches = dict.fromkeys(trains, costed.minibatch_size or max(1, int(each) // learners))
+        if roles.several and calls and not replays and not costed.minibatch_size:
+            own = roles.module_steps(env_steps // calls, done.steps_added // calls)
+            batches = {policy: max(1, own[policy] // learners) for policy in trains}
+        # Of several agents a batch is as long as its env steps, without what is added to them; one
+        # of a replay buffer has items of each module.
         trained = steps * (env_steps if roles.several else of_all) // max(1, calls)
+        trained *= len(roles.spaces) if roles.several and replays else 1
         self.trained += trained
-        self.module_trained += module_steps
         self.updates += steps
-        of_module = {
-            "num_module_steps_trained": module_steps,
-            "num_module_steps_trained_lifetime": self.module_trained,
-        }
-        learned = self._learned(done, config, costed)
-        found: dict[str, Any] = {
-            policy: {**learned, **of_module, "module_train_batch_size_mean": float(batch)}
-            for policy in trains
-        }
-        rate = {"default_optimizer_learning_rate": config.lr}
-        found |= {policy: dict(rate) for policy in roles.policies if policy not in trains}
+        learned, found = self._learned(done, config, costed), {}
+        for policy, batch in batches.items():
+            count = steps * batch * learners
+            self.learned[policy] = self.learned.get(policy, 0) + count
+            found[policy] = {
+                **learned, **_steps_trained(count, self.learned[policy]),
+                "module_train_batch_size_mean": float(batch),
+            }  # fmt: skip
+        rates = _rates(config, costed.algorithm)
+        found |= {policy: dict(rates) for policy in roles.policies if policy not in trains}
         found["__all_modules__"] = {
-            **{name: count * len(trains) for name, count in of_module.items()},
+            **_steps_trained(
+                sum(steps * batch * learners for batch in batches.values()),
+                sum(self.learned.values()),
+            ),
             "num_env_steps_trained": trained, "num_env_steps_trained_lifetime": self.trained,
         }  # fmt: skip
         return calls, found
@@ -136,23 +153,18 @@ class Counted:
 
     def _learned(self, done: Iteration, config: Any, costed: Costed) -> dict[str, Any]:
         """Of the module: losses, which nobody knows, and what is said of it."""
+        rates = _rates(config, costed.algorithm)
         if costed.algorithm not in REPLAY:
-            return {**dict.fromkeys(OF_PPO, NAN), "default_optimizer_learning_rate": config.lr}
+            return {**dict.fromkeys(ON_POLICY[costed.algorithm], NAN), **rates}
         self.target_updates += done.target_updates
         targets = {} if not self.target_updates else {
             "num_target_updates": self.target_updates,
             "last_target_update_ts": done.target_updated_at,
         }  # fmt: skip
-        if costed.algorithm == "DQN":
-            rates = {"default_optimizer_learning_rate": config.lr}
-            return {**dict.fromkeys(OF_DQN, NAN), **rates, **targets}
-        rates = {
-            "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
-            "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
-        }  # fmt: skip
-        return {**dict.fromkeys(OF_SAC, NAN), **rates, **targets}
+        losses = OF_DQN if costed.algorithm == "DQN" else OF_SAC
+        return {**dict.fromkeys(losses, NAN), **rates, **targets}
 
-    def _replayed(self, done: Iteration, config: Any) -> dict[str, Any]:
+    def _replayed(self, done: Iteration, config: Any, roles: Roles) -> dict[str, Any]:
         """Of the replay buffer: what does not depend on episodes' lengths."""
         stored = done.env_steps_sampled - done.env_steps_dropped
         self.stored += stored
@@ -160,17 +172,27 @@ class Counted:
         added = self.not_said
         if done.env_steps_trained:  # the buffer is asked when a batch is taken from it
             self.not_said = 0
-        counts = {
-            "steps_added": added, "steps_added_lifetime": self.stored,
-            "steps_sampled": done.env_steps_trained, "steps_sampled_lifetime": self.trained,
-        }  # fmt: skip
+        items = done.env_steps_trained
+        self.replayed += items
+        modules = tuple(roles.spaces) if roles.several else (MODULE,)
+
+        def told(name: str, count: int, agents: Any, modules: Any, times: int = 1) -> Any:
+            of_each = {"env": count * times, "agent": agents(count), "module": modules(count)}
+            return {f"num_{kind}_steps_{name}": said for kind, said in of_each.items()}
+
+        of_added = roles.agent_steps, roles.module_steps
+        of_items = roles.items_of_agents, partial(dict.fromkeys, modules), len(modules)
         several = isinstance(config.n_step, tuple | list)
+        kept = told("added", added, *of_added) | told("added_lifetime", self.stored, *of_added)
+        if roles.several:  # of an agent RLlib counts where an episode begins
+            kept = {name: count for name, count in kept.items() if "_env_" in name}
         return {
-            **{f"num_env_{name}": count for name, count in counts.items()},
-            **{f"num_agent_{name}": {AGENT: count} for name, count in counts.items()},
-            **{f"num_module_{name}": {MODULE: count} for name, count in counts.items()},
-            "actual_n_step": NAN if several else float(config.n_step),
-        }
+            **kept,
+            **told("sampled", items, *of_items),
+            **told("sampled_lifetime", self.replayed, *of_items),
+            # RLlib sums it over modules.
+            "actual_n_step": NAN if several else float(config.n_step) * len(modules),
+        }  # fmt: skip
 
     def filled(self, result: dict[str, Any], state: ProcessState, at_ns: int, took_s: float,
                config: dict[str, Any]) -> dict[str, Any]:  # fmt: skip
@@ -183,6 +205,20 @@ class Counted:
             "hostname": f"ip-{state.ip.replace('.', '-')}", "node_ip": state.ip, "config": config,
             "time_since_restore": self.total_s, "iterations_since_restore": self.iterations,
         }  # fmt: skip
+
+
+def _rates(config: Any, algorithm: str) -> dict[str, float]:
+    """Of each optimizer."""
+    if algorithm != "SAC":
+        return {"default_optimizer_learning_rate": config.lr}
+    return {
+        "qf_learning_rate": config.critic_lr, "qf_twin_learning_rate": config.critic_lr,
+        "policy_learning_rate": config.actor_lr, "alpha_learning_rate": config.alpha_lr,
+    }  # fmt: skip
+
+
+def _steps_trained(count: int, in_all: int) -> dict[str, int]:
+    return {"num_module_steps_trained": count, "num_module_steps_trained_lifetime": in_all}
 
 
 def _timers(done: Iteration, updates: int) -> dict[str, float]:

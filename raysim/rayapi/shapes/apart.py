@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from raysim.models.table import Layer, Model
-from raysim.rayapi.shapes import devices
+from raysim.rayapi.shapes import devices, fetched
 from raysim.rayapi.shapes.plans import INSIDE, Wrapping
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.deepspeed import PipelineSettings
@@ -30,14 +30,20 @@ if TYPE_CHECKING:
     from raysim.rayapi.shapes.steps import Steps
 
 
-def apart(steps: Steps, wrapping: Wrapping, model: Model) -> Wrapping:
+def apart(steps: Steps, wrapping: Wrapping, model: Model, *, trains: bool = True) -> Wrapping:
     """With the GPUs that the model's layers are on, if they are several of one process.
 
     Raises
     ------
     NotEmulatedError
-        Processes on several nodes do so under ``DistributedDataParallel``.
+        Processes on several nodes do so under ``DistributedDataParallel``; a model is trained that
+        has layers in main memory.
     """
+    if trains and fetched.of(steps, wrapping.module).size_bytes:
+        raise NotEmulatedError(
+            "training a model with layers on the CPU (device_map), which Accelerate refuses",
+            "device_map of GPUs alone, or DeepSpeed's or FSDP's offload",
+        )
     if len(devices.used(steps)) < 2 or wrapping.engine != "ddp":
         return wrapping
     context = steps.worker.context
@@ -65,7 +71,7 @@ def _placed(wrapping: Wrapping, model: Model, ranks: int) -> Wrapping:
         return wrapping
     runs = [(gpu, [i for i, _ in run]) for gpu, run in groupby(enumerate(where), lambda e: e[1])]
     return replace(
-        wrapping, mesh=Mesh(pp=len(gpus), dp=ranks), gpus=tuple(gpus), copies=1,
+        wrapping, mesh=Mesh(pp=len(gpus), dp=ranks), gpus=tuple(gpus), copies=1, copied_to=(),
         pipeline=PipelineSettings(
             stages=len(gpus), schedule="in_turn", pipe_partitioned=False, grad_partitioned=False,
             first_layers=tuple(layers[0] for _, layers in runs),

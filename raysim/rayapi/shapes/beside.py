@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raysim.errors import ScenarioError
-from raysim.rayapi.shapes import prediction
+from raysim.rayapi.shapes import fetched, prediction
 from raysim.rayapi.shapes.alive import Alive
 from raysim.rayapi.shapes.apart import apart
 from raysim.rayapi.shapes.compiled import is_mostly_compiled
@@ -157,6 +157,9 @@ class Beside:
         else:
             before = args, kwargs
         self.called(module)
+        visitors = fetched.of(steps, module)
+        if visitors.size_bytes:
+            steps.worker.copies(visitors.size_bytes, "h2d", pinned=False)
         steps.mode.alive.note(answer := again(role.outputs, grad=graph))
         if steps.latest is not None:
             if steps.several.on or self.holds(module) or self._otherwise(module):
@@ -168,10 +171,11 @@ class Beside:
             alone = describe(module).engine == "ddp"
             steps.evaluated(forward, within=alone and (module.training or self.holds(module)))
         elif steps.worker.prices_first:
-            steps.evaluated(self._untrained(module, role, before, role.half), within=False)
+            forward = self._untrained(module, role, before, role.half)
+            steps.evaluated(visitors.beside(forward), within=False)
         elif steps.mode.generates:
             forward = self._of_its_size(module, role, before, role.half)
-            steps.evaluated(forward, within=False)
+            steps.evaluated(visitors.beside(forward), within=False)
         return answer
 
     def _untrained(self, module: Any, role: Role, given: tuple[Any, Any], half: Any) -> Forward:
@@ -244,7 +248,7 @@ class Beside:
             whole = wrapping if spread else replace(
                 wrapping, meets=False, mesh=None, deepspeed=None, engine="ddp"
             )  # fmt: skip
-            whole = apart(steps, whole, model)
+            whole = apart(steps, whole, model, trains=False)
             plan = whole.plan(
                 model, world_size=steps.worker.context.world_size if spread else 1,
                 micro_batch=role.batch, accumulation=1, optimizer=_NO_STATES,

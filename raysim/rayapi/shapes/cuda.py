@@ -114,10 +114,15 @@ def _whichever(ours: Callable[..., Any]) -> Callable[..., Any]:
 
     def answer(steps: Steps, *args: Any, device: Any = None, **options: Any) -> Any:
         said = next(iter(args), device)
-        if ours in _OF_MEMORY and devices.is_elsewhere(steps, said):
+        latest, asks = steps.latest, ours in _OF_MEMORY
+        if asks and latest is not None and (latest.gpus or _named(steps, said) in latest.copied_to):
+            return _of_one(steps, ours, latest, said)
+        if asks and latest is None:
+            known = steps.worker.answered_on(_named(steps, said))
+            if known is not None:
+                return _answered(steps, ours, *known)
+        if asks and devices.is_elsewhere(steps, said):
             return 0 if ours is not _mem_info else (int(_gpu(steps).memory_bytes),) * 2
-        if ours in _OF_MEMORY and steps.latest is not None and steps.latest.gpus:
-            return _of_one(steps, ours, steps.latest, said)
         return ours(steps, *args, **options)
 
     return answer
@@ -220,7 +225,9 @@ def _held(steps: Steps, *_: Any) -> int:
     """Between steps what stays, in one its peak; before the first what the script put there."""
     found = steps.several.fullest or steps.latest
     if found is None:
-        return 0 if sharded.in_use(steps) else steps.mode.alive.bytes_but(())
+        weights = steps.worker.weights
+        own_bytes = steps.mode.alive.bytes_but(weights)
+        return 0 if sharded.in_use(steps) else own_bytes + round(sum(weights.values()))
     kept = max(0, found.kept_bytes - round(steps.worker.offloaded_bytes))
     return kept if steps.mode.tape is None else found.allocated_bytes
 
@@ -272,9 +279,13 @@ def _mem_info(steps: Steps, *_: Any) -> tuple[int, int]:
     return total - _reserved_now(steps), total
 
 
+def _named(steps: Steps, said: Any) -> str:
+    return devices.named(said, steps.worker.devices[0])
+
+
 def _of_one(steps: Steps, ours: Any, latest: Prediction, said: Any) -> Any:
     """Of one of the GPUs that a process's model lies on; of a step, whatever was reset since."""
-    found = latest.on_gpu(devices.named(said, steps.worker.devices[0]))
+    found = latest.on_gpu(_named(steps, said))
     total = int(_gpu(steps).memory_bytes)
     if found is None:
         return (total, total) if ours is _mem_info else 0
@@ -283,6 +294,14 @@ def _of_one(steps: Steps, ours: Any, latest: Prediction, said: Any) -> Any:
     if ours is _held and steps.mode.tape is None:
         return found.kept_bytes
     return found.allocated_bytes if ours in (_held, _allocated) else found.reserved_bytes
+
+
+def _answered(steps: Steps, ours: Any, now: int, allocated: int, reserved: int) -> Any:
+    """Of a GPU that has a part of models that have not been trained."""
+    if ours is _mem_info:
+        total = int(_gpu(steps).memory_bytes)
+        return total - reserved, total
+    return {_held: now, _allocated: allocated}.get(ours, reserved)
 
 
 _OF_MEMORY = (_held, _reserved_now, _allocated, _reserved, _mem_info)

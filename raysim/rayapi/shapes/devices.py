@@ -178,7 +178,7 @@ def entered(steps: Steps, module: torch.nn.Module) -> None:
         return
     wrapping = wrapping_in(module, steps.within)
     seen[id(module)] = module
-    steps.mode.types_count = steps.within is None and not wrapping.casts
+    steps.mode.types_count = not wrapping.casts
     moved = f"cuda:{steps.worker.devices[0]}" if wrapping.engine != "ddp" else ""
     weights = list(module.parameters())
     used(steps).update(dict.fromkeys({gpu_of(p) for p in weights} - {""}))

@@ -6,16 +6,17 @@ modules that torch's ``FullyShardedDataParallel`` or ``fully_shard`` have divide
 
 Simplified: a backward that goes through modules of several engines is priced as one engine's of
 all of them, by the first one's settings; what another engine keeps is its weights and states at
-the peak of its own step.
+the peak of its own step. Of modules beside FSDP's every rank has parameters, gradients and states
+whole, as of FSDP's ignored ones; they compute in FSDP's type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raysim.rayapi.shapes.plans import Wrapping
+from raysim.rayapi.shapes.plans import INSIDE, Wrapping
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.storages import key_of
 
@@ -29,13 +30,13 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
     Raises
     ------
     NotEmulatedError
-        By engines that shard otherwise than each other, or FSDP's beside none.
+        By engines that shard otherwise than each other, or FSDP's beside replicas that meet.
     """
     engines = [w for w in parts if w.engine != "ddp"]
     if not engines:
         return Wrapping(
             module=phase, meets=any(w.meets for w in parts), ddp=parts[0].ddp,
-            copies=parts[0].copies,
+            copies=parts[0].copies, copied_to=parts[0].copied_to,
         )  # fmt: skip
     first = engines[0]
     if len({_sharding(w) for w in engines}) > 1:
@@ -43,23 +44,48 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
             "a backward through engines of other ZeRO stages or FSDP settings than each other",
             "the same zero_optimization and precision, or the same FSDP settings, for all of them",
         )
-    if len(engines) < len(parts) and first.engine == "fsdp":
+    if first.engine == "fsdp" and any(w.meets for w in parts if w.engine == "ddp"):
         raise NotEmulatedError(
-            "a backward through FSDP's modules and others that learn",
+            "a backward through FSDP's modules and DistributedDataParallel's",
             "fully_shard or FullyShardedDataParallel around each of them",
         )
-    if len(engines) < len(parts):
+    if len(engines) < len(parts) and first.engine == "deepspeed":
         say("modules beside DeepSpeed's, in one backward with it, are priced as its own")
     classes = {name for w in engines for name in w.fsdp.layer_classes}
     fsdp = replace(
-        first.fsdp, layer_classes=tuple(sorted(classes)), wrap=any(w.fsdp.wrap for w in engines)
-    )
+        first.fsdp, layer_classes=tuple(sorted(classes)), wrap=any(w.fsdp.wrap for w in engines),
+        ignored=frozenset(_whole(phase, parts)), shard_dims=tuple(_cut(phase, engines)),
+    )  # fmt: skip
     return replace(first, module=phase, moe=any(w.moe for w in engines), fsdp=fsdp)
+
+
+def _whole(phase: Any, parts: Sequence[Wrapping]) -> Iterator[str]:
+    """Parameters of modules that no engine has, and those that FSDP ignores."""
+    those = {
+        id(p) for w in parts for name, p in _named(w.module)
+        if w.engine == "ddp" or name in w.fsdp.ignored
+    }  # fmt: skip
+    return (name for name, p in phase.named_parameters() if id(p) in those)
+
+
+def _cut(phase: Any, parts: Sequence[Wrapping]) -> Iterator[tuple[str, int]]:
+    """Parameters that FSDP cuts along another dimension than the first."""
+    dims = {
+        id(p): dict(w.fsdp.shard_dims)[name] for w in parts for name, p in _named(w.module)
+        if name in dict(w.fsdp.shard_dims)
+    }  # fmt: skip
+    return ((name, dims[id(p)]) for name, p in phase.named_parameters() if id(p) in dims)
+
+
+def _named(module: Any) -> Iterator[tuple[str, Any]]:
+    return ((name.replace(f"{INSIDE}.", ""), p) for name, p in module.named_parameters())
 
 
 def _sharding(wrapping: Wrapping) -> tuple[Any, ...]:
     found, fsdp = wrapping.deepspeed, wrapping.fsdp
-    apart = replace(fsdp, layer_classes=(), wrap=True, wrap_ends=False)
+    apart = replace(
+        fsdp, layer_classes=(), wrap=True, wrap_ends=False, ignored=frozenset(), shard_dims=()
+    )
     return wrapping.engine, found and found.zero.stage, found and found.precision, apart
 
 

@@ -4,7 +4,7 @@ Real counterparts: ``torch/distributed/fsdp`` of torch 2.x. Parameters stay whol
 sharding them takes is in the step's prediction.
 
 Not modelled: policies that are functions of the script's own, meshes of two dimensions, sharded
-state dicts (checkpoints hold the whole model), parameters left out of sharding (told).
+state dicts (checkpoints hold the whole model).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from raysim.rayapi.shapes import sharded
 from raysim.rayapi.shapes.here import steps_here
+from raysim.rayapi.shapes.left_out import cut_at, left_out
 from raysim.rayapi.shapes.mesh import ranks_of
 from raysim.rayapi.shapes.plans import DTYPES, Wrapping, class_of
 from raysim.rayapi.shapes.sharded_stages import groups_of
@@ -79,8 +80,11 @@ def _version1(
     ignored_states: Any = None, **_others: Any,
 ) -> None:  # fmt: skip
     """``FullyShardedDataParallel(module)``."""
-    if ignored_modules or ignored_states:
+    ignored = left_out(module, [*(ignored_modules or ()), *(ignored_states or ())])
+    if ignored:
         steps.say(IGNORED)
+    if getattr(mixed_precision, "keep_low_precision_grads", False):
+        steps.say(KEPT)
     steps.worker.expect_group()
     if process_group is not None and not ranks_of(process_group):
         raise NotEmulatedError("FullyShardedDataParallel(process_group=)", "all ranks")
@@ -99,6 +103,7 @@ def _version1(
         fsdp=FsdpSettings(
             version=1,
             replicas=replicas,
+            ignored=ignored,
             sharding_strategy=getattr(sharding_strategy, "name", "FULL_SHARD"),
             param_dtype=DTYPES.get(getattr(mixed, "param_dtype", None)),
             reduce_dtype=DTYPES.get(getattr(mixed, "reduce_dtype", None)),
@@ -154,9 +159,16 @@ def _names(classes: Any) -> tuple[str, ...]:
 
 
 IGNORED = (
-    "FSDP's ignored parameters (ignored_params, ignored_modules, ignored_states) are predicted as "
-    "sharded and reduced with the others; really each rank keeps them, their gradients and the "
-    "optimizer's states whole, and nobody reduces them"
+    "FSDP's ignored parameters (ignored_params, ignored_modules, ignored_states): every rank has "
+    "them, their gradients and the optimizer's states whole, and nobody reduces the gradients"
+)
+KEPT = (
+    "MixedPrecision.keep_low_precision_grads: gradients are predicted in the type that parameters "
+    "are stored in"
+)
+OUTPUT = (
+    "fully_shard: casts of what modules return (MixedPrecisionPolicy.output_dtype) are not priced, "
+    "nor the casts back of what the next ones are given"
 )
 _MIXED = ("param_dtype", "reduce_dtype")
 DIFFERS = (
@@ -168,7 +180,7 @@ DIFFERS = (
 def _version2(
     steps: Steps, module: Any, *, mesh: Any = None, reshard_after_forward: Any = None,
     mp_policy: Any = None, offload_policy: Any = None, ignored_params: Any = None,
-    **_others: Any,
+    shard_placement_fn: Any = None, **_others: Any,
 ) -> Any:  # fmt: skip
     """``fully_shard(module)``: of blocks first, then of the model around them.
 
@@ -181,7 +193,13 @@ def _version2(
         )
     if ignored_params:
         steps.say(IGNORED)
+    if getattr(mp_policy, "output_dtype", None) not in (None, getattr(mp_policy, "param_dtype", 0)):
+        steps.say(OUTPUT)
     whole = sharded.whole_mesh(steps) if mesh is None else mesh
+    for each in module if isinstance(module, list | tuple) else (module,):
+        ignored = left_out(each, ignored_params or ())
+        dims = cut_at(each, shard_placement_fn, whole.size(whole.ndim - 1))
+        sharded.mark_inner(each, whole, dims)
     if isinstance(module, list | tuple):
         for each in module:
             _sharded(steps, each, whole).raysim_sharded = "end"
@@ -210,6 +228,8 @@ def _version2(
             layer_classes=_names({class_of(m) for m in blocks}),
             wrap=bool(blocks),
             wrap_ends=ends,
+            ignored=ignored,
+            shard_dims=dims,
         ),
     )
     for each in inner:

@@ -67,6 +67,8 @@ class Wrapping:
     pipeline: PipelineSettings = field(default_factory=PipelineSettings)
     copies: int = 1
     """GPUs of one process that each have a copy (``DataParallel``)."""
+    copied_to: tuple[str, ...] = ()
+    """Those but the first, by name."""
     gpus: tuple[str, ...] = ()
     """GPUs of one process that have parts of it (``shapes.apart``), by the pipeline's ranks."""
     optimizer: Optimizer | None = None

@@ -16,7 +16,9 @@ import torch
 
 from raysim.hardware.cluster import ClusterSpec, NodeGroup
 from raysim.kernel.simulation import Simulation
+from raysim.models.gathered import is_of_outputs
 from raysim.models.table import Model
+from raysim.rayapi.shapes.copied import held_by_copies
 from raysim.raycore.room import Surroundings
 from raysim.raylibs.train.gang import Gang
 from raysim.training.compiler.feed import Feed
@@ -56,6 +58,8 @@ class Prediction:
     """Other tensors that the script has on the GPU (``shapes.alive``)."""
     gpus: tuple[str, ...] = ()
     """Those of one process that the model lies on, by rank."""
+    copied_to: tuple[str, ...] = ()
+    """Those that have copies of it, beside the first."""
     instead: Figures | None = None
     """Of batches of other sizes than what was played."""
 
@@ -129,8 +133,17 @@ class Prediction:
         return self.outcome.fullest.reserved_bytes + self._others_bytes
 
     def on_gpu(self, name: str) -> RankMemory | None:
-        """Of ``gpus``, what one holds of the model; None: nothing."""
+        """Of several GPUs of one process, what one holds of the model; None: nothing."""
+        if name in self.copied_to:
+            return self._copy
         return self.outcome.memory[self.gpus.index(name)] if name in self.gpus else None
+
+    @cached_property
+    def _copy(self) -> RankMemory:
+        gpu = self.outcome.cluster.gpu
+        assert gpu is not None, "copies are on GPUs"
+        gathers = is_of_outputs(self.plan.model)
+        return held_by_copies(self.outcome.slowest.program, gpu, gathers=gathers)
 
     @property
     def fullest_gpu(self) -> str:

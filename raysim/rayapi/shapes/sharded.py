@@ -70,9 +70,17 @@ def mark_tensors(tensors: Iterable[torch.Tensor], mesh: Any) -> None:
             _answer(tensor, mesh, _over(mesh))
 
 
-def _over(mesh: Any) -> tuple[Any, ...]:
+def mark_inner(module: Any, mesh: Any, dims: Iterable[tuple[str, int]]) -> None:
+    """Parameters that are cut along another dimension than the first."""
+    for name, dim in dims:
+        tensor = module.get_parameter(name)
+        if not isinstance(tensor, DTensor):
+            _answer(tensor, mesh, _over(mesh, dim))
+
+
+def _over(mesh: Any, cut: int = 0) -> tuple[Any, ...]:
     """Hybrid sharding: whole in every row of a mesh of two dimensions."""
-    return _FIRST if getattr(mesh, "ndim", 1) == 1 else (Replicate(), *_FIRST)
+    return (Shard(cut),) if getattr(mesh, "ndim", 1) == 1 else (Replicate(), Shard(cut))
 
 
 def in_use(steps: Steps) -> bool:

@@ -42,8 +42,13 @@ def sharded_stages(stages: Sequence[Any]) -> Wrapping:
     groups = tuple(
         g for i, stage in enumerate(stages) for g in groups_of(stage.submod, f"stage_{i}")
     )
-    among = first.module.raysim_mesh.size()
-    return replace(first, among=among, fsdp=replace(sharding.fsdp, groups=groups, wrap=True))
+    of_stages = [(f"stage_{i}.", w.fsdp) for i, w in enumerate(wrappings)]
+    fsdp = replace(
+        sharding.fsdp, groups=groups, wrap=True,
+        ignored=frozenset(stage + name for stage, said in of_stages for name in said.ignored),
+        shard_dims=tuple((s + name, dim) for s, said in of_stages for name, dim in said.shard_dims),
+    )  # fmt: skip
+    return replace(first, among=first.module.raysim_mesh.size(), fsdp=fsdp)
 
 
 def groups_of(module: Any, stage: str = "") -> Iterator[tuple[tuple[str, ...], bool]]:

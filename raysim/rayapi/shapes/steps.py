@@ -494,7 +494,7 @@ class Steps:
             cluster = self.cluster(alone=0 if meet and not wrapping.gpus else plan.mesh.world)
             try:
                 found = prediction.predict(plan, cluster, feed, self.seed)
-                known[key] = replace(found, gpus=wrapping.gpus)
+                known[key] = replace(found, gpus=wrapping.gpus, copied_to=wrapping.copied_to)
             except ScenarioError as error:
                 raise RuntimeError(f"raysim cannot predict this step: {error}") from error
         return known[key]

@@ -109,7 +109,8 @@ def _data_parallel(
     torch.nn.Module.__init__(self)
     self.module, self.dim, self.device_ids = module, dim, gpus
     self.output_device = output_device
-    self.raysim_wrapping = Wrapping(module=module, copies=max(1, len(gpus)))
+    others = tuple(devices.named(gpu, 0) for gpu in gpus[1:])
+    self.raysim_wrapping = Wrapping(module=module, copies=len(others) + 1, copied_to=others)
 
 
 def _all_train(real: Any, _steps: Steps, module: Any, mode: Any = True) -> Any:

@@ -27,6 +27,19 @@ class Hooks:
         """What torch has allocated and reserved at most, of a worker that has not trained."""
         return 0, 0
 
+    @property
+    def weights(self) -> dict[int, float]:
+        """Storages of models that only answer, and their bytes."""
+        return {}
+
+    def answered_on(self, gpu: str) -> tuple[int, int, int] | None:
+        """Of one of several GPUs that such models lie on: allocated now, at most, reserved at most.
+
+        None: they do not lie on several.
+        """
+        del gpu
+        return None
+
     def only_asks(self, module: Any) -> bool:
         """Whether no backward will follow its forward, though gradients are on."""
         del module

@@ -62,21 +62,31 @@ SAC = replace(
 """Of SAC with two continuous actions, batches of 32 and 256; target networks follow each step."""
 
 
-def of_policies(count: int, trained: int) -> RLlibCosts:
-    """Of programs of PPO with several agents; an environment's part is each acting agent's.
+def of_policies(one: RLlibCosts, count: int, trained: int) -> RLlibCosts:
+    """Of programs with several agents; an environment's part is each acting agent's.
 
     Parameters
     ----------
+    one
+        Of the same algorithm with one agent.
     count, trained
         Policies, and those of them that are updated.
 
-    Of one agent, two and four with as many policies, and four with one, the driver alone, on the
-    same machine (``agents.json``).
+    Of PPO with one agent, two and four with as many policies, and four with one, the driver alone,
+    on the same machine (``agents.json``). What another algorithm takes more around a pass of the
+    module, each module takes. A replay buffer gives a batch of each module, trained or not.
     """
+    more_s = one.vector_step_core_s - PROGRAM.vector_step_core_s
+    batches = count if one.replay_core_s else trained
     return replace(
-        PROGRAM,
-        vector_step_core_s=SPEED * (0.28e-3 + 0.125e-3 * count),
+        one,
+        vector_step_core_s=SPEED * (0.28e-3 + 0.125e-3 * count) + more_s * count,
         env_step_core_s=SPEED * 0.099e-3,
-        train_step_core_s=PROGRAM.train_step_core_s * trained,
-        gradient_step_core_s=PROGRAM.gradient_step_core_s * trained,
+        train_step_core_s=one.train_step_core_s * batches,
+        gradient_step_core_s=one.gradient_step_core_s * trained,
+        replay_core_s=one.replay_core_s * count,
+        replay_item_core_s=one.replay_item_core_s * count,
+        ship_item_core_s=one.ship_item_core_s * count,
+        priority_core_s=one.priority_core_s * trained,
+        sync_core_s=one.sync_core_s * trained,
     )

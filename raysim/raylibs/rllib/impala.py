@@ -224,7 +224,9 @@ class Impala(Algorithm):
         yield spawn(self._aggregate(free, package, steps, added))
 
     def _aggregate(self, index: int, package: list[Ref], steps: int, added: int) -> Script:
-        refs = yield self._aggregators[index].call("get_batch", steps, *package)
+        refs = yield self._aggregators[index].call(
+            "get_batch", self._config.samples(steps, 0), *package
+        )
         yield get(refs)
         self._inbox.put_nowait((self._aggregated, (index, package, refs, steps, added)))
 
@@ -247,7 +249,9 @@ class Impala(Algorithm):
 
     def _update(self, data: list[Ref], steps: int, added: int, *, batched: bool) -> Script:
         shares = [data] * len(self.learners.actors)
-        took_s = yield from self.learners.update(steps + added, shares, batched=batched)
+        took_s = yield from self.learners.update(
+            self._config.samples(steps, added), shares, batched=batched
+        )
         self._inbox.put_nowait((self._updated, (data, steps, added, took_s)))
 
     def _updated(self, came: tuple[list[Ref], int, int, float | TaskError]) -> Script:

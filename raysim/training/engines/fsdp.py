@@ -7,20 +7,24 @@ the whole model. Sources: ``torch/distributed/fsdp`` of 2.13, by file in ``fsdp1
 Activation checkpointing is torch's non-reentrant one, inside the wrapped module: its recomputation
 begins after the pre-backward hook, so it shares backward's all-gather.
 
-Not modelled: ``ignored_modules``, parameters without gradients in some steps, the first
-iteration. Rank 0, which holds the most where rows do not divide, stands for all.
+Ignored parameters lie whole on every rank, on the GPU even under CPU offload; autograd leaves and
+adds up their gradients as without FSDP, in the type they are stored in, and nobody reduces them.
+
+Not modelled: parameters without gradients in some steps, the first iteration. Rank 0, which holds
+the most where rows do not divide, stands for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from raysim.models.table import COMPUTE_DTYPE_BYTES
 from raysim.perf.host import FSDP_HOOK_S
 from raysim.training.engines.context import EngineContext
 from raysim.training.layers.sections import Section, Unit
 from raysim.training.program import CPU, D2H, H2D, Call
-from raysim.training.states.wrapping import Group, Tensor, make_groups
+from raysim.training.states.wrapping import Group, Tensor, ignored_tensors, make_groups
 
 GATHER = "gather"
 """Stream of what precedes an all-gather: casts, copies in."""
@@ -42,6 +46,9 @@ class Sharded:
         self.n = self.s.shard_ranks(c.ranks)
         mesh = c.plan.mesh
         self.groups = make_groups(c.plan.model, c.units, self.s, mesh.tp, piped=mesh.pp > 1)
+        self.ignored = ignored_tensors(c.plan.model, c.units, self.s, mesh.tp)
+        self.left: set[int] = set()
+        """Units that have left gradients of ignored parameters in this step."""
         self.width = COMPUTE_DTYPE_BYTES[c.plan.compute_dtype]
         self.reduce_width = COMPUTE_DTYPE_BYTES[self.s.reduce_dtype or c.plan.compute_dtype]
         replicated = self.s.replicas > 1
@@ -69,7 +76,15 @@ class Sharded:
     def _owners(self) -> dict[int, Group]:
         """Group of the parameters that a unit's own gradients belong to, by the unit's ``id``."""
         of = {t.name: g for g in self.groups for t in g.tensors}
-        return {id(u): of[u.gradients[0].name] for u in self.c.units if u.gradients}
+        firsts = ((u, next((g for g in u.gradients if g.name in of), None)) for u in self.c.units)
+        return {id(u): of[first.name] for u, first in firsts if first is not None}
+
+    def reduced(self, unit: Unit) -> Unit:
+        """Without gradients of ignored parameters."""
+        ignored = self.s.ignored
+        if not ignored or all(g.name not in ignored for g in unit.gradients):
+            return unit
+        return replace(unit, gradients=tuple(g for g in unit.gradients if g.name not in ignored))
 
     @property
     def casts(self) -> bool:
@@ -120,17 +135,25 @@ class Sharded:
         """Shards of weights and optimizer states; in main memory under CPU offload."""
         beside = sum(t.numel * t.whole_bytes for g in self.groups for t in g.tensors)
         self.b.alloc("parameter", beside, "scales")
+        # torch.optim keeps its states in the parameters' dtype.
+        states = self.c.state_bytes * self.c.weight_bytes / 4
+        whole = sum(t.numel for t in self.ignored) * self.c.weight_bytes
+        self.b.alloc("parameter", whole, "ignored weights")
+        self.b.alloc("optimizer_state", sum(self._ignored_sizes) * states, "of ignored weights")
         if self.s.cpu_offload:
             return
         self.b.alloc("parameter", sum(map(self.own_bytes, self.groups)), "weight shards")
-        # torch.optim keeps its states in the parameters' dtype.
-        states = self.c.state_bytes * self.c.weight_bytes / 4
         self.b.alloc("optimizer_state", self.own * states, "optimizer states")
 
     @property
     def own(self) -> int:
-        """Trainable elements this rank stores and steps."""
+        """Trainable elements of shards that this rank stores and steps."""
         return sum(self.own_trainable(g) for g in self.groups)
+
+    @property
+    def _ignored_sizes(self) -> list[int]:
+        """Elements of ignored parameters that get gradients."""
+        return [t.numel for t in self.ignored if t.trainable]
 
     def begin_forward(self) -> None:
         """A version may have to order its streams."""
@@ -163,8 +186,16 @@ class Sharded:
         else:
             for group in self.closes.get(i, ()):
                 self._open_backward(group)
-            self.b.alloc("gradient", unit.numel * self.width, unit.name)
+            self.b.alloc("gradient", self.reduced(unit).numel * self.width, unit.name)
+            self._leave_ignored(unit)
         return self.take_waits()
+
+    def _leave_ignored(self, unit: Unit) -> None:
+        """Gradients that stay until they are zeroed."""
+        numel = unit.numel - self.reduced(unit).numel
+        if numel and id(unit) not in self.left:
+            self.left.add(id(unit))
+            self.b.alloc("gradient", numel * self.c.weight_bytes, f"{unit.name} ignored")
 
     def take_waits(self) -> Sequence[int]:
         """What the unit about to run must wait for."""
@@ -236,20 +267,26 @@ class Sharded:
 
     def step(self) -> None:
         """Clip, step over the shards, ``zero_grad(set_to_none=True)``."""
-        c, b = self.c, self.b
+        c, b, ignored = self.c, self.b, self._ignored_sizes
         self.synced.clear()
+        self.left.clear()
         if self.s.cpu_offload:
             self._step_on_cpu()
+            if ignored:
+                c.optimizer_step(
+                    sum(ignored), low_precision_copy=False, sizes=ignored,
+                    element_bytes=c.weight_bytes,
+                )  # fmt: skip
+                b.free_all("gradient", "zero_grad")
             return
-        sizes = [size for g in self.groups for size in self.own_sizes(g)]
+        sizes = [size for g in self.groups for size in self.own_sizes(g)] + ignored
+        own = self.own + sum(ignored)
         if c.plan.gradient_clipping > 0:
-            held = float(self.own * c.weight_bytes)
+            held = float(own * c.weight_bytes)
             c.scan("gradient norm", held, len(sizes))
             arrived = self._sum_norm(b.last_on("compute"))
             c.scan("clip gradients", 2.0 * held, len(sizes), waits=arrived)
-        c.optimizer_step(
-            self.own, low_precision_copy=False, sizes=sizes, element_bytes=c.weight_bytes
-        )
+        c.optimizer_step(own, low_precision_copy=False, sizes=sizes, element_bytes=c.weight_bytes)
         b.free_all("gradient", "zero_grad")
 
     def norm_bytes(self) -> int:

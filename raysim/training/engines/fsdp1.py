@@ -226,6 +226,7 @@ class Fsdp1(Sharded):
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Gradients are joined into the flat one, and added to that of earlier micro-batches."""
+        unit = self.reduced(unit)
         if not unit.gradients:
             return 0.0, 0
         passes = 2.0 + (3.0 if self.owner[id(unit)] in self.kept else 0.0)

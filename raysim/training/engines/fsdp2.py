@@ -149,13 +149,14 @@ class Fsdp2(Sharded):
         """A gradient that was added to an earlier one of the same type is gone at once."""
         group = self.owner.get(id(unit))
         if phase == "backward" and group in self.kept and not self._upcasts:
-            self.b.free("gradient", unit.numel * self.width, unit.name)
+            self.b.free("gradient", self.reduced(unit).numel * self.width, unit.name)
         super().after(unit, phase, op)
 
     def backward_extra(self, unit: Unit) -> tuple[float, int]:
         """Adding to the gradients of earlier micro-batches, where autograd does it."""
         if self.owner.get(id(unit)) not in self.kept or self._upcasts:
             return 0.0, 0
+        unit = self.reduced(unit)
         tensors = len(unit.gradients)
         return self.c.costs.memory_s(3.0 * unit.numel * self.width, kernels=tensors), tensors
 
@@ -242,6 +243,12 @@ class Fsdp2(Sharded):
         done = b.compute(
             "copy out", "collective", self.c.costs.memory_s(2.0 * size), waits=waits,
         )  # fmt: skip
+        inner = [t for t in group.tensors if t.inner]
+        if inner and self.n > 1:  # copied out beside them first, then joined
+            moved = sum(t.numel for t in inner) * group.element_bytes(self.width)
+            b.alloc("communication", moved, "parts of inner dimensions")
+            done = self._join("join parts", moved, inner)
+            b.free("communication", moved, "parts of inner dimensions")
         if group in self.partial:
             self.partial.remove(group)
             b.free("gathered_parameter", size // self.after_ranks, f"{group.name} resharded")
@@ -254,6 +261,11 @@ class Fsdp2(Sharded):
         else:
             b.free("communication", size, "all-gather output")
             self.gather_after += (done,)
+
+    def _join(self, what: str, size_bytes: float, tensors: Sequence[Tensor]) -> int:
+        """``torch.cat`` of each of them, or of its chunks (``_fsdp_collectives.py``)."""
+        seconds = self.c.costs.memory_s(2.0 * size_bytes, kernels=len(tensors))
+        return self.b.compute(what, "collective", seconds, launches=len(tensors))
 
     def _drop_held(self) -> None:
         if self.held is not None:
@@ -312,6 +324,12 @@ class Fsdp2(Sharded):
         wire = padded * self.reduce_width
         own = padded // self.n
         b.alloc("communication", wire, "reduce-scatter input")
+        inner = [t for t in group.trainable if t.inner]
+        if inner and self.n > 1:  # into parts one behind the other, which the copy in reads
+            moved = sum(t.numel for t in inner) * width
+            b.alloc("communication", moved, "parts of inner dimensions")
+            self._join("cut gradients", moved, inner)
+            b.free("communication", moved, "parts of inner dimensions")
         seconds = self.c.costs.memory_s(float(numel * width + wire))
         packed = b.compute("copy in gradients", "collective", seconds, waits=waits)
         b.free("gradient", numel * width, group.name)

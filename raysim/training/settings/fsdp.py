@@ -51,6 +51,12 @@ class FsdpSettings:
     groups: tuple[tuple[tuple[str, ...], bool], ...] = ()
     """Modules of each group by name and whether they are freed after forward, outer ones first, in
     place of classes: of a pipeline's stages, which are wrapped one by one."""
+    ignored: frozenset[str] = frozenset()
+    """Full names of parameters that stay whole on every rank, and whose gradients nobody reduces
+    (``ignored_params``, ``ignored_states``, ``ignored_modules``)."""
+    shard_dims: tuple[tuple[str, int], ...] = ()
+    """Of version 2: full names of parameters that are cut along another dimension than the first
+    (``shard_placement_fn``), and which."""
     cpu_offload: bool = False
     pin_memory: bool = True
     """Of version 2's ``CPUOffloadPolicy``; version 1 always pins."""

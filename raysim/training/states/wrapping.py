@@ -29,13 +29,15 @@ class Tensor:
 
     name: str
     rows: int
-    """Of dimension 0, which version 2 shards."""
+    """Of the dimension that version 2 shards, the first but for ``inner``."""
     row_numel: int
     trainable: bool
     stored_bytes: float | None = None
     """Per element, where it is stored in fewer bits than the plan says."""
     whole_bytes: float = 0.0
     """Of those, what is not sharded."""
+    inner: bool = False
+    """It is cut along another dimension than the first: parts are not in one piece."""
 
     @property
     def numel(self) -> int:
@@ -105,8 +107,8 @@ def make_groups(
         No module has a class that is to be wrapped, or a wrapped module holds a parameter that
         another group uses too.
     """
-    owned = _own_parameters(model)
-    wrapped = wrapped_modules(model, settings)
+    owned = {n: p for n, p in _own_parameters(model).items() if n not in settings.ignored}
+    wrapped, dims = wrapped_modules(model, settings), dict(settings.shard_dims)
     users: dict[str, list[int]] = {}
     for i, unit in enumerate(units):
         for used in unit.uses:
@@ -130,7 +132,7 @@ def make_groups(
     for prefixes, names in members.items():
         if not names:
             continue
-        tensors = tuple(_tensor(name, owned[name], tensor_parallel) for name in names)
+        tensors = tuple(_tensor(n, owned[n], tensor_parallel, dims.get(n, 0)) for n in names)
         inside = sorted({i for p in prefixes for i in units_in.get(p, ())})
         readers = [i for name in names for i in users.get(name, ())]
         _refuse_strangers(prefixes, names, users, inside, settings)
@@ -153,6 +155,15 @@ def make_groups(
     return tuple(made)
 
 
+def ignored_tensors(
+    model: Model, units: Sequence[Unit], settings: FsdpSettings, tensor_parallel: int = 1
+) -> tuple[Tensor, ...]:
+    """Parameters in no group that these units read."""
+    read = {used.name for unit in units for used in unit.uses} & settings.ignored
+    owned = _own_parameters(model)
+    return tuple(_tensor(n, p, tensor_parallel) for n, p in owned.items() if n in read)
+
+
 def _root_frees(settings: FsdpSettings) -> bool:
     return settings.version == 2 and settings.frees and settings.root_reshard_after_forward
 
@@ -163,12 +174,13 @@ def _own_parameters(model: Model) -> dict[str, Parameter]:
     return {name: known[name] for name in model.built if name in known}
 
 
-def _tensor(name: str, p: Parameter, tp: int) -> Tensor:
+def _tensor(name: str, p: Parameter, tp: int, dim: int = 0) -> Tensor:
     shape = list(p.shape) or [1]
     if p.shard is not None and tp > 1:
         shape[p.shard] = -(-shape[p.shard] // tp)
-    rows, row = shape[0], math.prod(shape[1:])
-    return Tensor(name, rows, row, p.trainable, p.stored_bytes, p.whole_bytes)
+    rows = shape.pop(dim)
+    stored = p.stored_bytes, p.whole_bytes
+    return Tensor(name, rows, math.prod(shape), p.trainable, *stored, inner=dim > 0)
 
 
 def _modules_above(name: str) -> Iterator[str]:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from raysim.rayapi.rllib.agents import MultiAgentEnv, Roles, make_multi_agent
-from raysim.rayapi.rllib.algorithms import IMPALAConfig, PPOConfig
+from raysim.rayapi.rllib.algorithms import APPOConfig, IMPALAConfig, PPOConfig
+from raysim.rayapi.rllib.off_policy import DQNConfig
 from raysim.rayapi.unsupported import NotEmulatedError
 from tests.unit.rayapi.rllib.parts import Slow, ran
 from tests.unit.rayapi.rllib.test_algorithm import config_of, iterations
@@ -123,6 +124,58 @@ def test_policies_that_are_not_trained_only_act() -> None:
     assert result["timers"][learned] == pytest.approx(whole["timers"][learned] * 2 / 20, rel=0.15)
 
 
+def under(config: Any, **training: Any) -> Any:
+    """The same agents under another algorithm."""
+    config.environment(Turns).env_runners(num_env_runners=0).learners(num_learners=0)
+    return config.training(**training).multi_agent(
+        policies={"often", "rare"},
+        policy_mapping_fn=lambda agent, *_, **__: agent.rstrip("0123456789"),
+    )
+
+
+def test_a_replay_buffer_gives_a_batch_of_each_module() -> None:
+    """Numbers are those of RLlib 2.60 on these environments, with these settings."""
+
+    def main() -> Any:
+        config = under(
+            DQNConfig(), num_steps_sampled_before_learning_starts=64,
+            train_batch_size_per_learner=32,
+            replay_buffer_config={"type": "MultiAgentPrioritizedEpisodeReplayBuffer"},
+        )  # fmt: skip
+        config.reporting(min_sample_timesteps_per_iteration=200)
+        return iterations(config, 3)[-1]
+
+    result = ran(main)
+    for policy in ("often", "rare"):
+        module = result["learners"][policy]
+        assert module["num_module_steps_trained"] == 6400
+        assert module["num_module_steps_trained_lifetime"] == 17184
+        assert (module["num_target_updates"], module["last_target_update_ts"]) == (1, 500)
+    assert result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"] == 34368
+    buffer = result["replay_buffer"]
+    assert (buffer["actual_n_step"], buffer["num_env_steps_added_lifetime"]) == (2.0, 600)
+    assert buffer["num_env_steps_sampled_lifetime"] == 34368
+    assert buffer["num_module_steps_sampled_lifetime"] == {"often": 17184, "rare": 17184}
+    assert buffer["num_agent_steps_sampled"] == {"often0": 6400, "rare": 6400}
+
+
+@pytest.mark.parametrize("config", [IMPALAConfig, APPOConfig])
+def test_modules_of_impala_learn_from_their_own_parts_of_a_batch(config: Any) -> None:
+    """500 env steps in ten fragments of 50: 500 and 125, and one to each of 7 episodes in each."""
+
+    def main(**training: Any) -> Any:
+        found = under(config(), **training).reporting(min_time_s_per_iteration=3)
+        return iterations(found, 2)[-1]
+
+    result = ran(main)
+    often, rare = (result["learners"][policy] for policy in ("often", "rare"))
+    assert often["module_train_batch_size_mean"] == 570, "as in RLlib"
+    assert rare["module_train_batch_size_mean"] == 195, "192.4 in RLlib: the last part has none"
+    assert ("pi_loss" in often) == (config is IMPALAConfig)
+    updates = often["num_module_steps_trained"] / 570
+    assert result["learners"]["__all_modules__"]["num_env_steps_trained"] == 500 * updates
+
+
 def test_policies_that_nobody_acts_by_learn_nothing() -> None:
     (result,) = ran(lambda: iterations(turns(policies=("often", "rare", "third")), 1))
     assert result["env_runners"]["num_module_steps_sampled"]["third"] == 0
@@ -185,8 +238,8 @@ def test_what_does_not_fit_is_said() -> None:
             ran(lambda config=config: config().build_algo())  # type: ignore[misc]
     with pytest.raises(NotEmulatedError, match="several policies for an environment of one agent"):
         ran(lambda: turns().environment(Slow).build_algo())
-    with pytest.raises(NotEmulatedError, match="several policies under this algorithm"):
-        IMPALAConfig().multi_agent(policies={"a", "b"}).validate()
+    with pytest.raises(NotEmulatedError, match="PrioritizedEpisodeReplayBuffer for several agents"):
+        DQNConfig().multi_agent(policies={"a", "b"}).validate()
     with pytest.raises(ValueError, match="must be dict mapping PolicyID"):
         PPOConfig().multi_agent(policies="often")
 

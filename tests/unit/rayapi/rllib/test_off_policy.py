@@ -217,7 +217,7 @@ def test_what_does_not_go_together_is_refused_as_rllib_does(config: Any, said: s
 def test_what_is_not_emulated_is_refused_by_name() -> None:
     spaces = spaces_of(LINE, gym.spaces.Discrete(2))
     old = {"type": "MultiAgentEpisodeReplayBuffer"}
-    with pytest.raises(NotEmulatedError, match="MultiAgentEpisodeReplayBuffer"):
+    with pytest.raises(NotEmulatedError, match="MultiAgentEpisodeReplayBuffer for one agent"):
         DQNConfig().training(replay_buffer_config=old).validate()
     with pytest.raises(NotEmulatedError, match="use_lstm under SAC"):
         module_of(SACConfig().rl_module(model_config={"use_lstm": True}), spaces)
