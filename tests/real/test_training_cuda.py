@@ -36,6 +36,7 @@ def test_a_device_may_be_named(tmp_path: Path) -> None:
     script.write_text(
         TRAINS.format(wrapped="net")
         + "".join(f"torch.cuda.{name}(device=torch.device('cuda', 0))\n" for name in ASKED)
+        + "assert torch.version.cuda >= '11.0' and torch.cuda.nccl.version() >= (2, 10)\n"
         + "print('all asked')\n"
     )
     printed, _ = launched("python", str(script))
