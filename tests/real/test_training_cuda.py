@@ -128,3 +128,28 @@ def test_peaks_are_those_since_they_were_reset_and_a_cache_is_kept_until_emptied
     assert reset[1] == large[1]  # what the large step has made stays reserved
     assert emptied[0] == reset[0]
     assert emptied[1] < reset[1] / 10
+
+
+MADE_LATER = """
+import sys, torch
+from safetensors.torch import load_file, save
+with torch.device("meta"):
+    net = torch.nn.Linear(8, 8)
+assert not any(p.is_meta for p in net.to_empty(device="cuda").parameters())
+with open("net.safetensors", "wb") as file:
+    file.write(save(net.state_dict()))
+assert load_file("net.safetensors")["weight"].shape == (8, 8)
+try:
+    sys.stdout.write(b"")
+except TypeError:
+    print("made")
+"""
+
+
+def test_torchtunes_recipes_ask_for_meta_tensors_and_write_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.py").write_text(MADE_LATER)
+    printed, _ = launched("python", str(tmp_path / "made.py"))
+    assert printed[-1] == "made"

@@ -5,8 +5,8 @@ Real counterpart: ``safetensors/torch.py`` (0.8), which copies tensors to arrays
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ def install(r: Replaced, module: ModuleType) -> None:
     before = "_flatten_as_ptr" if hasattr(module, "_flatten_as_ptr") else "_flatten"  # older
     r.around(module, before, _flatten)
     r.around(module, "serialize_file", _serialize)
+    r.around(module, "serialize", _serialized)
     r.around(module, "safe_open", _open)
 
 
@@ -48,9 +49,18 @@ def _serialize(real: Any, steps: Steps, flat: Any, filename: Any, **more: Any) -
         real(flat, filename, **more)
 
 
+def _serialized(real: Any, steps: Steps, flat: Any, **more: Any) -> Any:
+    """``save``, whose bytes the caller writes (torchtune)."""
+    if not isinstance(flat, _Shapes):
+        return real(flat, **more)
+    text = io.BytesIO()
+    files.write(steps, dict(flat), text)
+    return text.getvalue()
+
+
 def _open(real: Any, _steps: Steps, filename: Any, *args: Any, **kwargs: Any) -> Any:
-    text = Path(filename).read_bytes()
-    return _Opened(files.read(text)) if files.is_ours(text) else real(filename, *args, **kwargs)
+    found = files.opened(filename)
+    return real(filename, *args, **kwargs) if found is None else _Opened(found)
 
 
 class _Opened:
