@@ -261,11 +261,11 @@ def _accelerate(words: Sequence[str], rest: tuple[str, ...]) -> Command:
 
 def _fabric(words: Sequence[str], rest: Sequence[str]) -> Command:
     parser = _Parser(prog="fabric run", add_help=False)
-    launcher, script, environ = fabric.torchrun_words(parser, rest)
-    own = tuple(words[: list(words).index(script[0])])
+    own, launcher, script, environ = fabric.torchrun_words(parser, rest)
     return replace(
-        _torchrun(words, [*launcher, *script], legacy=False), words=own, environ=(*environ.items(),)
-    )
+        _torchrun(words, [*launcher, *script], legacy=False), words=(*words[:2], *own),
+        environ=(*environ.items(),),
+    )  # fmt: skip
 
 
 def _master(given: Namespace, most_nodes: int) -> tuple[str, int | None]:

@@ -14,25 +14,26 @@ _OF_RANKS = ("accelerator", "strategy", "devices", "num_nodes", "precision")
 
 def torchrun_words(
     parser: ArgumentParser, rest: Sequence[str]
-) -> tuple[list[str], list[str], dict[str, str]]:
-    """What torchrun is given, the script and its arguments, and the ranks' environment."""
+) -> tuple[list[str], list[str], list[str], dict[str, str]]:
+    """Its own flags, what torchrun is given, the script and its arguments, ranks' environment."""
     for flag in ("accelerator", "strategy", "precision"):
         parser.add_argument(f"--{flag}")
     parser.add_argument("--devices", default="1")
     parser.add_argument("--num-nodes", "--num_nodes", default="1")
-    parser.add_argument("--node-rank", "--node_rank", default="0")
+    parser.add_argument("--node-rank", "--node_rank")
     parser.add_argument("--main-address", "--main_address", default="127.0.0.1")
     parser.add_argument("--main-port", "--main_port", default="29400")
     parser.add_argument("script", metavar="SCRIPT")
     given, args = parser.parse_known_args(list(rest))
-    said = {name: getattr(given, name) for name in _OF_RANKS}
+    said = {name: value for name, value in vars(given).items() if value is not None}
+    own = [f"--{name}={value}" for name, value in said.items() if name != "script"]
     processes = "1" if given.strategy == "dp" else _processes(given.devices)
     words = [
         f"--nproc-per-node={processes}", f"--nnodes={given.num_nodes}",
         f"--master-addr={given.main_address}", f"--master-port={given.main_port}",
     ]  # fmt: skip
-    environ = {f"LT_{name.upper()}": value for name, value in said.items() if value is not None}
-    return words, [given.script, *args], {"LT_CLI_USED": "1", **environ}
+    environ = {f"LT_{name.upper()}": said[name] for name in _OF_RANKS if name in said}
+    return own, words, [given.script, *args], {"LT_CLI_USED": "1", **environ}
 
 
 def _processes(devices: str) -> str:
