@@ -143,7 +143,7 @@ def _load_shares(
         if isinstance(state_dict[key], Stateful):
             state_dict[key].load_state_dict(_into(state_dict[key].state_dict(), value))
         else:
-            state_dict[key] = value
+            state_dict[key] = _into(state_dict[key], value)
     steps.worker.meet()
 
 
