@@ -153,3 +153,74 @@ def test_torchtunes_recipes_ask_for_meta_tensors_and_write_bytes(
     (tmp_path / "made.py").write_text(MADE_LATER)
     printed, _ = launched("python", str(tmp_path / "made.py"))
     assert printed[-1] == "made"
+
+
+READS = """
+import json, struct, torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+end = 2 ** 31
+head = {"w": {"dtype": "BF16", "shape": [2 ** 15, 2 ** 15], "data_offsets": [0, end]},
+        "n": {"dtype": "I64", "shape": [1], "data_offsets": [end, end + 8]}}
+text = json.dumps(head).encode()
+with open("holes.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text)
+    file.truncate(8 + len(text) + end + 8)
+found = load_file("holes.safetensors")
+assert found["w"].device.type == "cpu" and int(found["n"]) == 0
+with safe_open("holes.safetensors", framework="pt", device="cuda:0") as file:
+    assert all(file.get_tensor(name).is_cuda for name in file.keys())
+print(*found["w"].clone().t().contiguous().shape)
+"""
+
+
+def test_of_a_file_of_weights_only_the_head_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reads.py").write_text(READS)
+    printed, _ = launched("python", str(tmp_path / "reads.py"))
+    assert printed[-1] == "32768 32768"
+
+
+HEADED = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+torch.distributed.init_process_group("nccl")
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.output = nn.Sequential(Block(), Block()), nn.Linear(64, 1000)
+    def forward(self, x):
+        return self.layers(x)
+
+class Loss(nn.Module):
+    def forward(self, hidden, labels):
+        return nn.functional.cross_entropy(self.head(hidden), labels)
+
+net, loss_of = Net().cuda(), Loss()
+for part in (*net.layers, net.output):
+    fully_shard(part)
+fully_shard(net)
+loss_of.head = net.output
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(2):
+    labels = torch.zeros(8, dtype=torch.long).cuda()
+    loss_of(net(torch.randn(8, 64).cuda()), labels).backward()
+    optimizer.step()
+"""
+
+
+def test_a_loss_that_holds_a_sharded_models_head_is_a_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "headed.py").write_text(HEADED)
+    _, report = launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "headed.py"))
+    assert report.tables[0].rows[0][:2] == ("Net_and_Loss, FSDP2, 2 GPUs", 2)

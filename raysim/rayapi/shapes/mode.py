@@ -438,7 +438,7 @@ class ShapesMode(TorchFunctionMode):
         return known is None or bool(known.all())
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``to``, ``type_as``, ``cuda`` and ``cpu``: a GPU's tensors are shapes, and so are copies of them."""
+        """``to``, ``type_as``, ``cuda``, ``cpu``: a GPU's tensors are shapes, as copies of them."""
         tensor: torch.Tensor = args[0]
         if func is _T.cpu:
             return self._on_host(tensor)
