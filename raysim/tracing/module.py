@@ -47,6 +47,8 @@ _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeErr
 """What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
 _SHARED = (torch.Generator, torch.distributed.ProcessGroup)
 """What a module may have that its copy has too: neither can be copied."""
+_UNCOPIED = (RuntimeError, TypeError, AttributeError)
+"""What copying raises of what cannot be."""
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -316,6 +318,21 @@ def _made_of_others(part: torch.nn.Module) -> dict[int, torch.Tensor]:
     return {id(t): t for t in kept if t.grad_fn is not None}
 
 
+def _copy(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
+    """What none of its attributes can be copied with (nodes of a graph, groups) is the same."""
+    try:
+        return copy.deepcopy(module, dict(memo))
+    except _UNCOPIED:
+        for part in module.modules():
+            for name, value in vars(part).items():
+                if name not in ("_modules", "_parameters", "_buffers"):
+                    try:
+                        copy.deepcopy(value, dict(memo))
+                    except _UNCOPIED:
+                        memo[id(value)] = copy.copy(value) if isinstance(value, dict) else value
+        return copy.deepcopy(module, memo)
+
+
 def _copied(
     module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor],
     *, as_it_is: bool = False,
@@ -344,8 +361,8 @@ def _copied(
         memo |= {id(v): v for v in vars(part).values() if isinstance(v, _SHARED)}
         memo |= _made_of_others(part)
     try:
-        model = copy.deepcopy(module, memo)
-    except (RuntimeError, TypeError, AttributeError) as error:
+        model = _copy(module, memo)
+    except _UNCOPIED as error:
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error
