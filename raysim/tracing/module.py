@@ -16,7 +16,6 @@ activation checkpointing inside the module (the plan decides on that).
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -33,6 +32,7 @@ from raysim.models.table import Model
 from raysim.tracing import composite
 from raysim.tracing.attention import HALF
 from raysim.tracing.autocast import Casts
+from raysim.tracing.copies import UNCOPIED, copy_of
 from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
@@ -47,8 +47,6 @@ _UNCOMPILED = (RuntimeError, TypeError, ValueError, AssertionError, AttributeErr
 """What AOTAutograd raises of a forward that it cannot trace; the forward itself has run before."""
 _SHARED = (torch.Generator, torch.distributed.ProcessGroup)
 """What a module may have that its copy has too: neither can be copied."""
-_UNCOPIED = (RuntimeError, TypeError, AttributeError)
-"""What copying raises of what cannot be."""
 DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -318,21 +316,6 @@ def _made_of_others(part: torch.nn.Module) -> dict[int, torch.Tensor]:
     return {id(t): t for t in kept if t.grad_fn is not None}
 
 
-def _copy(module: torch.nn.Module, memo: dict[int, Any]) -> torch.nn.Module:
-    """What none of its attributes can be copied with (nodes of a graph, groups) is the same."""
-    try:
-        return copy.deepcopy(module, dict(memo))
-    except _UNCOPIED:
-        for part in module.modules():
-            for name, value in vars(part).items():
-                if name not in ("_modules", "_parameters", "_buffers"):
-                    try:
-                        copy.deepcopy(value, dict(memo))
-                    except _UNCOPIED:
-                        memo[id(value)] = copy.copy(value) if isinstance(value, dict) else value
-        return copy.deepcopy(module, memo)
-
-
 def _copied(
     module: torch.nn.Module, made_of: Callable[[torch.Tensor], torch.Tensor],
     *, as_it_is: bool = False,
@@ -361,8 +344,8 @@ def _copied(
         memo |= {id(v): v for v in vars(part).values() if isinstance(v, _SHARED)}
         memo |= _made_of_others(part)
     try:
-        model = _copy(module, memo)
-    except _UNCOPIED as error:
+        model = copy_of(module, memo)
+    except UNCOPIED as error:
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error
