@@ -35,7 +35,7 @@ LogFile = Annotated[
 ]
 
 
-LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "python", "python3")
+LAUNCHERS = ("deepspeed", "torchrun", "accelerate", "fabric", "python", "python3")
 """In a scenario's place: from there on, all words are the launcher's."""
 
 

@@ -56,9 +56,9 @@ PAGES = {
             "the cluster it runs on. A Python script that uses Ray runs unmodified, on virtual "
             "time; --cluster says on what."),
             ("A training script that knows no Ray runs as its launcher would start it, whose whole "
-            "command line stands in SCENARIO's place: deepspeed, torchrun, accelerate launch or "
-            "python, their flags, the script and its arguments. Without --cluster that is on "
-            "hgx-h100-8."),
+            "command line stands in SCENARIO's place: deepspeed, torchrun, accelerate launch, "
+            "fabric run or python, their flags, the script and its arguments. Without --cluster "
+            "that is on hgx-h100-8."),
             ("On a terminal two lines say what is being done, the virtual clock, the time left and "
             "events per second. They change no prediction."),
         ),

@@ -258,7 +258,9 @@ class _Output(io.TextIOBase):
         self._partial: dict[tuple[int, str], str] = {}
 
     def write(self, text: str) -> int:
-        """A driver's text goes on as it is, when the clock has caught up with it."""
+        """A driver's text goes on as it is, when the clock has caught up; bytes raise TypeError."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         fiber = HUB.here()
         if fiber is None:
             return int(self._real.write(text))

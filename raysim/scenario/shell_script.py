@@ -21,7 +21,7 @@ from raysim.rayapi.launch.commands import TORCH_PORT, read_command
 from raysim.scenario.arguments import MAX_BYTES, Variables, unknown_variable
 from raysim.scenario.documents import printable, read_text
 
-_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "python", "python3")
+_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "fabric", "python", "python3")
 _NO_TRAINING = (["-c"], ["-V"], ["--version"], ["-m", "pip"])
 _ALONE = 2
 """Words at most of a line that assigns: ``export`` and the rest."""

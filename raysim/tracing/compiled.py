@@ -193,9 +193,10 @@ class _Graphs:
 
     def _first_reader(self, buffer: fx.Node) -> Place | None:
         """The first operator in a compiled region that reads what was made outside."""
-        ahead, places = [buffer], list[Place]()
+        ahead, places, seen = [buffer], list[Place](), set[fx.Node]()
         while ahead and not places:
-            readers = [u for n in ahead for u in n.users]
+            readers = [u for u in dict.fromkeys(u for n in ahead for u in n.users) if u not in seen]
+            seen.update(readers)  # a residual stream leads to most of a model, by very many ways
             found = (self._places.get(n) for n in readers)
             places = [p for p in found if p is not None and self._is_compiled(p)]
             ahead = readers

@@ -16,7 +16,6 @@ activation checkpointing inside the module (the plan decides on that).
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -33,6 +32,7 @@ from raysim.models.table import Model
 from raysim.tracing import composite
 from raysim.tracing.attention import HALF
 from raysim.tracing.autocast import Casts
+from raysim.tracing.copies import UNCOPIED, copy_of
 from raysim.tracing.functions import Functions
 from raysim.tracing.kernels import stood_in
 from raysim.tracing.layers import assemble
@@ -344,8 +344,8 @@ def _copied(
         memo |= {id(v): v for v in vars(part).values() if isinstance(v, _SHARED)}
         memo |= _made_of_others(part)
     try:
-        model = copy.deepcopy(module, memo)
-    except (RuntimeError, TypeError, AttributeError) as error:
+        model = copy_of(module, memo)
+    except UNCOPIED as error:
         raise ScenarioError(
             f"{type(module).__name__} cannot be copied for tracing: {error}"
         ) from error

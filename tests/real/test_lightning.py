@@ -276,15 +276,21 @@ def test_fabric_ends_with_the_numbers_of_real_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "engine"), [("ddp", "DDP"), ("fsdp", "FSDP1"), ("deepspeed_stage_2", "ZeRO-2")]
-)
-def test_fabric_wraps_what_its_strategy_says(strategy: str, engine: str, in_tmp: Path) -> None:
+    ("strategy", "engine", "steps"),
+    [
+        ("ddp", "DDP", 8), ("fsdp", "FSDP1", 8), ("deepspeed_stage_2", "ZeRO-2", 8),
+        ("two_dimensions", "FSDP2, tp 2", 16),
+    ],
+)  # fmt: skip
+def test_fabric_wraps_what_its_strategy_says(
+    strategy: str, engine: str, steps: int, in_tmp: Path
+) -> None:
     lines, report = run(
         "fabric_regression", "--accelerator", "gpu", "--strategy", strategy, "--precision",
         "bf16-true", "--save", str(in_tmp / "saved"), launcher="torchrun --nproc-per-node 2",
     )  # fmt: skip
     assert lines == ["2 cuda:0 nan"]
-    assert report.tables[0].rows[0][:2] == (f"Sequential, {engine}, 2 GPUs", 8)
+    assert report.tables[0].rows[0][:2] == (f"Sequential, {engine}, 2 GPUs", steps)
 
 
 # ---- inside Ray Train ----------------------------------------------------------------------------

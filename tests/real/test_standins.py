@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 from raysim.rayapi.standins import configs, tokens  # noqa: E402
 from raysim.rayapi.standins.absent import (  # noqa: E402
     flash_attn,
+    flash_attn_layers,
     torchvision_models,
     torchvision_ops,
     torchvision_transforms,
@@ -239,6 +240,24 @@ def test_flash_attention_is_attention() -> None:
     torch.testing.assert_close(xformers.memory_efficient_attention(q, k, v, mask), expected)
 
 
+def test_rotary_embeddings_and_norms_of_flash_attn_are_transformers_and_torchs() -> None:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    x, angles = torch.randn(2, 16, 4, 8), torch.randn(16, 4)
+    cos, sin = angles.cos(), angles.sin()
+    whole = (torch.cat((t, t), -1)[None] for t in (cos, sin))
+    expected, _ = apply_rotary_pos_emb(x, x, *whole, unsqueeze_dim=2)
+    torch.testing.assert_close(flash_attn_layers.apply_rotary_emb(x, cos, sin), expected)
+    mixed = x.unflatten(-1, (2, 4)).transpose(-1, -2).flatten(-2)  # pairs beside each other
+    turned = flash_attn_layers.apply_rotary_emb(mixed, cos, sin, interleaved=True)
+    torch.testing.assert_close(turned.unflatten(-1, (4, 2)).transpose(-1, -2).flatten(-2), expected)
+    out, summed = flash_attn_layers.layer_norm_fn(
+        x, torch.ones(8), None, residual=x, prenorm=True, is_rms_norm=True
+    )
+    torch.testing.assert_close(summed, 2 * x)
+    torch.testing.assert_close(out, torch.nn.functional.rms_norm(2 * x, (8,), eps=1e-6))
+
+
 FASTER = """
 import importlib.util
 import torch
@@ -246,6 +265,8 @@ import bitsandbytes as bnb
 from apex.normalization import FusedLayerNorm
 from apex.optimizers import FusedAdam
 from flash_attn import flash_attn_func
+from flash_attn.layers.rotary import apply_rotary_emb
+from flash_attn.ops.triton.layer_norm import layer_norm_fn
 
 class Net(torch.nn.Module):
     def __init__(self):

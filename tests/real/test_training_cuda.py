@@ -36,6 +36,7 @@ def test_a_device_may_be_named(tmp_path: Path) -> None:
     script.write_text(
         TRAINS.format(wrapped="net")
         + "".join(f"torch.cuda.{name}(device=torch.device('cuda', 0))\n" for name in ASKED)
+        + "assert torch.version.cuda >= '11.0' and torch.cuda.nccl.version() >= (2, 10)\n"
         + "print('all asked')\n"
     )
     printed, _ = launched("python", str(script))
@@ -127,3 +128,99 @@ def test_peaks_are_those_since_they_were_reset_and_a_cache_is_kept_until_emptied
     assert reset[1] == large[1]  # what the large step has made stays reserved
     assert emptied[0] == reset[0]
     assert emptied[1] < reset[1] / 10
+
+
+MADE_LATER = """
+import sys, torch
+from safetensors.torch import load_file, save
+with torch.device("meta"):
+    net = torch.nn.Linear(8, 8)
+assert not any(p.is_meta for p in net.to_empty(device="cuda").parameters())
+with open("net.safetensors", "wb") as file:
+    file.write(save(net.state_dict()))
+assert load_file("net.safetensors")["weight"].shape == (8, 8)
+try:
+    sys.stdout.write(b"")
+except TypeError:
+    print("made")
+"""
+
+
+def test_torchtunes_recipes_ask_for_meta_tensors_and_write_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "made.py").write_text(MADE_LATER)
+    printed, _ = launched("python", str(tmp_path / "made.py"))
+    assert printed[-1] == "made"
+
+
+READS = """
+import json, struct, torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+end = 2 ** 31
+head = {"w": {"dtype": "BF16", "shape": [2 ** 15, 2 ** 15], "data_offsets": [0, end]},
+        "n": {"dtype": "I64", "shape": [1], "data_offsets": [end, end + 8]}}
+text = json.dumps(head).encode()
+with open("holes.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text)
+    file.truncate(8 + len(text) + end + 8)
+found = load_file("holes.safetensors")
+assert found["w"].device.type == "cpu" and int(found["n"]) == 0
+with safe_open("holes.safetensors", framework="pt", device="cuda:0") as file:
+    assert all(file.get_tensor(name).is_cuda for name in file.keys())
+print(*found["w"].clone().t().contiguous().shape)
+"""
+
+
+def test_of_a_file_of_weights_only_the_head_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reads.py").write_text(READS)
+    printed, _ = launched("python", str(tmp_path / "reads.py"))
+    assert printed[-1] == "32768 32768"
+
+
+HEADED = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+torch.distributed.init_process_group("nccl")
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64)
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.output = nn.Sequential(Block(), Block()), nn.Linear(64, 1000)
+    def forward(self, x):
+        return self.layers(x)
+
+class Loss(nn.Module):
+    def forward(self, hidden, labels):
+        return nn.functional.cross_entropy(self.head(hidden), labels)
+
+net, loss_of = Net().cuda(), Loss()
+for part in (*net.layers, net.output):
+    fully_shard(part)
+fully_shard(net)
+loss_of.head = net.output
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(2):
+    labels = torch.zeros(8, dtype=torch.long).cuda()
+    loss_of(net(torch.randn(8, 64).cuda()), labels).backward()
+    optimizer.step()
+"""
+
+
+def test_a_loss_that_holds_a_sharded_models_head_is_a_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "headed.py").write_text(HEADED)
+    _, report = launched("torchrun", "--nproc-per-node", "2", str(tmp_path / "headed.py"))
+    assert report.tables[0].rows[0][:2] == ("Net_and_Loss, FSDP2, 2 GPUs", 2)

@@ -80,6 +80,7 @@ _CHANGES = {
     "evaluate": evaluate.install,
     "huggingface_hub.hf_api": pipelines.install_hub,
     "psutil": _this_process,
+    "safetensors": files.reading,
     "safetensors.torch": files.install,
     "timm.data.readers.reader_factory": vision.install_timm,
     "timm.models._hub": downloads.install_timm,

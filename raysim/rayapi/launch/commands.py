@@ -1,9 +1,9 @@
 """The command line of a launcher: which script, with which arguments, in how many processes.
 
 Real counterparts: ``deepspeed/launcher/runner.py`` (0.19), ``torch/distributed/run.py`` and
-``launch.py`` (2.13); ``accelerate launch`` reads itself (``launch.accelerate``). Flags are theirs,
-and are read as theirs: what follows the script is the script's. Flags that change neither who runs
-nor what a rank is told have no effect here.
+``launch.py`` (2.13); ``accelerate launch`` reads itself (``launch.accelerate``), ``fabric run`` is
+torchrun (``launch.fabric``). Flags are theirs, and are read as theirs: what follows the script is
+the script's. Flags that change neither who runs nor what a rank is told have no effect here.
 
 Not modelled: launchers over MPI and Slurm, commands that are no Python, restarts.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from raysim.errors import ScenarioError
+from raysim.rayapi.launch import fabric
 from raysim.rayapi.launch.accelerate import SEVERAL, launch_words, read_launch
 
 Kind = Literal["deepspeed", "torchrun", "python"]
@@ -76,6 +77,8 @@ class Command:
     run_id: str = "none"
     """Of torchrun's rendezvous."""
     max_restarts: int = 0
+    environ: tuple[tuple[str, str], ...] = ()
+    """What ranks find beside the launcher's own variables."""
     accelerate: tuple[str, ...] | None = None
     """What followed ``accelerate launch``, if that is what started it."""
 
@@ -134,9 +137,11 @@ def read_command(words: Sequence[str]) -> Command:
         return _accelerate(words, launch_words(rest))
     if name == "accelerate-launch":
         return _accelerate(words, tuple(rest))
+    if name == "fabric" and rest[:1] == ["run"]:
+        return _fabric(words, rest[1:])
     raise ScenarioError(
-        f"{' '.join(words)!r} is no launcher; known are deepspeed, torchrun, accelerate launch and "
-        "python"
+        f"{' '.join(words)!r} is no launcher; known are deepspeed, torchrun, accelerate launch, "
+        "fabric run and python"
     )
 
 
@@ -251,6 +256,15 @@ def _accelerate(words: Sequence[str], rest: tuple[str, ...]) -> Command:
         own, kind="torchrun", nodes=nodes, least_nodes=nodes,
         per_node="gpu" if found.all_gpus else int(given.nproc_per_node), master_addr=address,
         master_port=port, run_id=given.rdzv_id, max_restarts=given.max_restarts,
+    )  # fmt: skip
+
+
+def _fabric(words: Sequence[str], rest: Sequence[str]) -> Command:
+    parser = _Parser(prog="fabric run", add_help=False)
+    own, launcher, script, environ = fabric.torchrun_words(parser, rest)
+    return replace(
+        _torchrun(words, [*launcher, *script], legacy=False), words=(*words[:2], *own),
+        environ=(*environ.items(),),
     )  # fmt: skip
 
 

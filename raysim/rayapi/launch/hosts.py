@@ -203,7 +203,7 @@ def environment(command: Command, seat: Seat, first: NodeID) -> dict[str, str]:
         "MASTER_PORT": command.master_port or TORCH_PORT, "TORCHELASTIC_RESTART_COUNT": 0,
         "TORCHELASTIC_MAX_RESTARTS": command.max_restarts, "TORCHELASTIC_RUN_ID": command.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": True, "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
-        "LOCAL_RANK": seat.local_rank,
+        "LOCAL_RANK": seat.local_rank, **dict(command.environ),
     })  # fmt: skip
 
 

@@ -92,9 +92,8 @@ def spawning(r: Replaced, module: ModuleType) -> None:
 
 
 def two_dimensions(r: Replaced, module: ModuleType) -> None:
-    """Of both ``strategies.model_parallel``."""
-    refused = refuse("ModelParallelStrategy", "strategy='fsdp'")
-    r.around(module.ModelParallelStrategy, "setup_environment", refused)
+    """Of both ``strategies.model_parallel``: shapes are there, and no values are drawn for them."""
+    r.call(module, "_materialize_distributed_module", lambda *_: None)
 
 
 def early_stopping(r: Replaced, module: ModuleType) -> None:

@@ -87,6 +87,8 @@ class _Stream(torch.Stream):
 _CUDA = 1
 """``c10::DeviceType::CUDA``."""
 _ONE_STREAM = _Stream(stream_id=0, device_index=0, device_type=_CUDA)
+_NCCL, _CUDA_OF_WHEELS = (2, 29, 7), "13.0"
+"""What torch 2.13's wheel on PyPI requires; scripts ask both before they train in bf16."""
 _ACCELERATOR = {
     "is_available": "is_available", "device_count": "device_count",
     "current_device_index": "current_device", "current_device_idx": "current_device",
@@ -167,6 +169,8 @@ def install(r: Replaced) -> None:
         if hasattr(torch.accelerator, name):
             r.call(torch.accelerator, name, answers[as_cuda])
     r.call(torch.accelerator, "current_accelerator", lambda *_a, **_k: torch.device("cuda"))
+    r.call(cuda.nccl, "version", lambda *_: _NCCL)
+    r.set(torch.version, "cuda", lambda real: real or _CUDA_OF_WHEELS)
     r.set(torch, "Generator", lambda _real: Generator)
     r.around(torch.nn.Module, "to", _module_to)
     r.around(torch.nn.Module, "cuda", _module_to_gpu)

@@ -11,7 +11,6 @@ engine may have cast its inputs. Shapes that do not fit are refused on shapes as
 products, sums and convolutions have other words: here they have a GPU's.
 
 A script reads a GPU's name, or the CPU's, from ``device``; libraries read that of shapes.
-
 Not modelled: functions that are not named here.
 """
 
@@ -42,7 +41,7 @@ _PLACE = "raysim_place"
 _MADE = "raysim_made_on_cpu"
 """Of a parameter: there it stays until the script or a library moves it."""
 _T = torch.Tensor
-ASKED = (_T.device.__get__, _T.is_cuda.__get__)  # type: ignore[attr-defined]
+ASKED = (_T.device.__get__, _T.is_cuda.__get__, _T.is_meta.__get__)  # type: ignore[attr-defined]
 """Attributes that say where a tensor is."""
 _OURS = next(iter(raysim.__path__))
 _HAND_ON = frozenset([
@@ -50,6 +49,8 @@ _HAND_ON = frozenset([
     "__torch_function__", "<genexpr>",
 ])  # fmt: skip
 """Of transformers and diffusers, what a model's ``device`` is made of."""
+_SCRIPTS_OWN = ("torchtitan", "torchtune")
+"""Libraries of recipes, which know no shapes either."""
 _SAME = "Expected all tensors to be on the same device, but "
 _REAL = frozenset([torch.float16, torch.bfloat16, torch.float32, torch.float64])
 _NAMES: Mapping[torch.dtype, tuple[str, str]] = {
@@ -130,8 +131,8 @@ def said(func: Any, tensor: _T, out: Any, current: int) -> Any:
     if not tensor.is_meta or type(tensor) not in PLAIN or not _is_scripts(sys._getframe(3)):  # noqa: SLF001
         return out
     here = is_placed_on_cpu(tensor) or (hasattr(tensor, _MADE) and not hasattr(tensor, _PLACE))
-    if func == ASKED[1]:
-        return not here
+    if func in ASKED[1:]:
+        return func == ASKED[1] and not here  # a script's own is on no meta device
     return torch.device("cpu" if here else gpu_of(tensor) or f"cuda:{current}")
 
 
@@ -140,7 +141,8 @@ def _is_scripts(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_name in _HAND_ON:
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
-    return not ("-packages" in file or file.startswith(_OURS))
+    library = "-packages" in file and not any(f"/{name}/" in file for name in _SCRIPTS_OWN)
+    return not (library or file.startswith(_OURS))
 
 
 def takes_data(tensor: _T, data: _T) -> None:

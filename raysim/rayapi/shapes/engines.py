@@ -39,6 +39,8 @@ def around(phase: Any, parts: Sequence[Wrapping], say: Callable[[str], object]) 
             copies=parts[0].copies, copied_to=parts[0].copied_to,
         )  # fmt: skip
     first = engines[0]
+    theirs = {key_of(p) for w in engines for p in w.module.parameters()}
+    parts = [w for w in parts if w in engines or not _is_part(w.module, theirs)]
     if len({_sharding(w) for w in engines}) > 1:
         raise NotEmulatedError(
             "a backward through engines of other ZeRO stages or FSDP settings than each other",
@@ -79,6 +81,17 @@ def _cut(phase: Any, parts: Sequence[Wrapping]) -> Iterator[tuple[str, int]]:
 
 def _named(module: Any) -> Iterator[tuple[str, Any]]:
     return ((name.replace(f"{INSIDE}.", ""), p) for name, p in module.named_parameters())
+
+
+def put_part(phase: Any, name: str, module: Any) -> None:
+    """Among a phase's modules, unless its parameters are all of others there (a loss's head)."""
+    theirs = {key_of(p) for p in phase.parameters()}
+    put = object.__setattr__ if theirs and _is_part(module, theirs) else setattr
+    put(phase, name, module)
+
+
+def _is_part(module: Any, theirs: set[int]) -> bool:
+    return all(key_of(p) in theirs for p in module.parameters())
 
 
 def _sharding(wrapping: Wrapping) -> tuple[Any, ...]:

@@ -86,14 +86,9 @@ def _text(obj: Any, stands_bytes: int) -> bytes:
 
 def _load(real: Any, _process: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.load`` of what ``torch.save`` wrote here."""
-    if hasattr(f, "read"):
-        at = f.tell()
-        text = f.read()
-        f.seek(at)
-    else:
-        text = Path(f).read_bytes()
-    if is_ours(text):
-        return read(text)
+    found = opened(f)
+    if found is not None:
+        return found
     if steps_here() is None:
         return real(f, *args, **kwargs)
     return _load_real(real, f, *args, **kwargs)
@@ -148,7 +143,7 @@ def _load_shares(
         if isinstance(state_dict[key], Stateful):
             state_dict[key].load_state_dict(_into(state_dict[key].state_dict(), value))
         else:
-            state_dict[key] = value
+            state_dict[key] = _into(state_dict[key], value)
     steps.worker.meet()
 
 
@@ -176,9 +171,19 @@ def _load_optimizer(
 _METADATA = ".metadata"
 
 
-def is_ours(text: bytes) -> bool:
-    """Whether a file has shapes."""
-    return text.startswith(STANDS_FOR)
+def opened(f: Any) -> Any:
+    """What a file of shapes was made of; None of any other, of which only the head is read."""
+    if not hasattr(f, "read"):
+        with Path(f).open("rb") as file:
+            return opened(file)
+    at = f.tell()
+    ours = f.read(len(STANDS_FOR)) == STANDS_FOR
+    f.seek(at)
+    if not ours:
+        return None
+    text = f.read()
+    f.seek(at)
+    return read(text)
 
 
 def read(text: bytes) -> Any:

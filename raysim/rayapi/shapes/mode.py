@@ -438,7 +438,7 @@ class ShapesMode(TorchFunctionMode):
         return known is None or bool(known.all())
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``to``, ``cuda`` and ``cpu``: a GPU's tensors are shapes, and so are copies of them."""
+        """``to``, ``type_as``, ``cuda``, ``cpu``: a GPU's tensors are shapes, as copies of them."""
         tensor: torch.Tensor = args[0]
         if func is _T.cpu:
             return self._on_host(tensor)
@@ -450,7 +450,7 @@ class ShapesMode(TorchFunctionMode):
             said = ["cpu" if devices.is_placed_on_cpu(like) else like.device, like.dtype]
         dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
         if dtype is not None and dtype != tensor.dtype:
-            tensor = self._noted(func, [tensor, dtype], {})
+            tensor = self._noted(_T.to, [tensor, dtype], {})
         form = kwargs.get("memory_format", torch.preserve_format)
         places = [a for a in said if devices.is_device(a)]
         if any(map(on_gpu, places)):
@@ -491,7 +491,7 @@ class ShapesMode(TorchFunctionMode):
 transforms: Any = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001
 _GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__  # noqa: SLF001
 _SET_DATA: Any = vars(torch._C.TensorBase)["data"].__set__  # noqa: SLF001
-_MOVES = frozenset([_T.to, _T.cuda, _T.cpu])
+_MOVES = frozenset([_T.to, _T.type_as, _T.cuda, _T.cpu])
 
 
 def _value_of(answer: Callable[..., Any], known: torch.Tensor) -> Any:

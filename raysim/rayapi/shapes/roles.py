@@ -88,8 +88,11 @@ class Role:
 def signature_of(module: Any) -> tuple[Any, ...] | None:
     """What tells a module's parameters, settings and compiled parts from others'.
 
-    None: it has no parameters.
+    None: it has no parameters, or hands its call on to an engine of DeepSpeed's in it.
     """
+    inner = (getattr(m, "raysim_wrapping", None) for m in module.modules() if m is not module)
+    if any(wrapping is not None and wrapping.engine == "deepspeed" for wrapping in inner):
+        return None
     parameters = tuple(
         (name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters()
     )

@@ -26,11 +26,11 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from raysim.rayapi.shapes.beside import sharded
-from raysim.rayapi.shapes.engines import Resting, around
+from raysim.rayapi.shapes.engines import Resting, around, put_part
 from raysim.rayapi.shapes.input_gradients import Entry, graph, of_given, part
 from raysim.rayapi.shapes.known import with_values
 from raysim.rayapi.shapes.mode import Tape, no_value
-from raysim.rayapi.shapes.plans import describe, wrapping_in
+from raysim.rayapi.shapes.plans import class_of, describe, wrapping_in
 from raysim.rayapi.shapes.roles import Role, bytes_of, samples_of
 from raysim.rayapi.shapes.waiting import Answer, Call, kind_of
 from raysim.tracing import Script, trace
@@ -93,8 +93,8 @@ class Phase(torch.nn.Module):
     def __init__(self, modules: list[Any], shared: _Shared) -> None:
         super().__init__()
         self.places = {id(m): f"part{i}" for i, m in enumerate(modules)}
-        for i, m in enumerate(modules):
-            setattr(self, f"part{i}", describe(m).module)
+        for name, m in zip(self.places.values(), modules, strict=True):
+            put_part(self, name, describe(m).module)
         self.shared = shared
 
     @property
@@ -291,7 +291,7 @@ class Several:
         given = [t for c in used for t in tensors(c.given) if t.requires_grad and not t.is_leaf]
         entries, inputs = of_given(entries, given), _inputs(entries)
         modules = list({id(c.module): c.module for c in used}.values())
-        kinds = list(dict.fromkeys(type(describe(m).module).__name__ for m in modules))
+        kinds = list(dict.fromkeys(class_of(describe(m).module).__name__ for m in modules))
         title = "_and_".join(kinds)
         shared = _Shared(entries, [id(t) for t in inputs], id(loss))
         phase = Phase(modules, shared)

@@ -4,8 +4,21 @@ import argparse
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies import ModelParallelStrategy
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.utils.data import DataLoader, TensorDataset
+
+
+def spread(model, mesh):
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor_parallel"], plan)
+    return fully_shard(model, mesh=mesh["data_parallel"])
 
 
 def main():
@@ -15,13 +28,20 @@ def main():
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--save", default="")
     args = parser.parse_args()
+    two_dimensions = args.strategy == "two_dimensions"
+    if two_dimensions:
+        args.strategy = ModelParallelStrategy(spread)
     fabric = Fabric(
         accelerator=args.accelerator, devices=2, strategy=args.strategy, precision=args.precision
     )
     fabric.launch()
     fabric.seed_everything(3, verbose=False)
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 1))
-    model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
+    if two_dimensions:
+        model = fabric.setup_module(model)
+        optimizer = fabric.setup_optimizers(torch.optim.AdamW(model.parameters()))
+    else:
+        model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters()))
     x = torch.randn(256, 64)
     data = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16)
     for inputs, targets in fabric.setup_dataloaders(data):

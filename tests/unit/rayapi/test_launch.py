@@ -189,3 +189,18 @@ def test_cores_that_do_not_do_are_refused(listed: str, said: str) -> None:
     seat = next(iter(seats_of(hosts_of(command, machines(4)))))
     with pytest.raises(ScenarioError, match=said):
         environment(command, seat, 0)
+
+
+def test_fabric_run_is_torchrun_with_its_flags_in_the_environment() -> None:
+    found = read("fabric run --accelerator=gpu train.py --devices=0,2 --epochs 1")
+    assert (found.script, found.args, found.per_node) == ("train.py", ("--epochs", "1"), 2)
+    again = read(" ".join((*found.words, found.script, *found.args)))  # as a scenario keeps it
+    assert again == found
+    (host,) = hosts_of(found, machines(4))
+    told = environment(found, next(seats_of([host])), 0)
+    assert (told["LT_DEVICES"], told["LT_ACCELERATOR"], told["WORLD_SIZE"]) == ("0,2", "gpu", "2")
+    assert "LT_STRATEGY" not in told
+    assert told["MASTER_PORT"] == "29400"
+    assert slots("fabric run train.py", 4) == [(0, (0,))]
+    two = slots("fabric run --devices -1 --num-nodes 2 train.py", 2, 2)
+    assert two == [(0, (0, 1)), (1, (0, 1))]

@@ -9,6 +9,7 @@ sequences of unequal length (taken for equal ones, so many as ``cu_seqlens`` say
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -86,3 +87,8 @@ def pad_input(hidden: Any, _indices: Any, batch: int, length: int) -> Any:
 def index_first_axis(hidden: Any, indices: Any) -> Any:
     """Rows by number."""
     return hidden[: indices.shape[0]]
+
+
+def rearrange(*args: Any, **kwargs: Any) -> Any:
+    """einops' own, which the real package needs."""
+    return import_module("einops").rearrange(*args, **kwargs)
