@@ -187,6 +187,8 @@ class Operator:
     gemm: Gemm | None = None
     exact: bool = False
     """Its product is of fp32 tensors, whatever the compute dtype."""
+    narrow: bool = False
+    """Of a product: a model casts its operands to fp8 itself, in operators of their own."""
     fp8: Fp8Operands | None = None
     """Of a product: its operands are fp8; None: of the compute dtype."""
     conv: Convolution | None = None

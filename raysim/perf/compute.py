@@ -277,7 +277,7 @@ class ComputeModel(Kernels):
         compiled = self.compiled if op.compiled is None else op.compiled
         multiple, (rows, columns) = PADDED[dtype], copied
         n, k = (-(-size // multiple) * multiple for size in (s.n, s.k))
-        if not compiled or (n, k) == (s.n, s.k) or s.groups > 1 or op.fp8 is not None:
+        if not compiled or (n, k) == (s.n, s.k) or s.groups > 1 or op.fp8 is not None or op.narrow:
             return plain_s
         touched = s.rows * (s.n + s.k) + float(s.n) * s.k
         balance = 0.5 * self.gpu.flops_per_s.get(dtype, 0.0) / self.gpu.memory_bytes_per_s
@@ -289,7 +289,7 @@ class ComputeModel(Kernels):
 
     def _kernel(self, op: Operator) -> Callable[..., float]:
         """Seconds of the products of an operator."""
-        return self.gemm_s if op.fp8 is None else self.fp8_gemm_s
+        return self.gemm_s if op.fp8 is None and not op.narrow else self.fp8_gemm_s
 
     def _weight_product_s(self, op: Operator, s: ProductShape, dtype: Dtype) -> float:
         """The weight gradient sums over rows; its operands' leading dimensions are still n, k."""

@@ -10,7 +10,7 @@ Not modelled: what a CUDA kernel calls inside itself; composites that ask for va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ _WHOLE = frozenset({"_to_copy", "clone", "copy", "repeat"})
 
 
 _TORCHS = frozenset({"aten", "prims", "raysim"})
+_TAKEN_APART = frozenset({"linear", "matmul"})
+"""Products, by autograd, were it on."""
 
 
 class Part(NamedTuple):
@@ -45,9 +47,10 @@ def run(
     """Run an operator on meta: its result, and itself or, of a composite, what it is made of."""
     key = _composite_key(func)
     if key is not None:
-        with suppress(IndexError, RuntimeError, TypeError, ValueError), _Heard() as heard:
+        with suppress(IndexError, RuntimeError, TypeError, ValueError), Heard() as heard:
             out = func._op_dk(key, *args, **kwargs)  # noqa: SLF001  (its only door)
-            if sum(_launches(part) for part in heard.parts) > 1:
+            several = sum(_launches(part) for part in heard.parts) > 1
+            if several and not (is_own(func) and any(map(multiplies, heard.parts))):
                 return out, heard.parts
             return out, (Part(func, args, kwargs, out),)  # once: ``transpose_`` would turn it back
     out = func(*args, **kwargs)
@@ -55,17 +58,14 @@ def run(
 
 
 def is_own(func: OpOverload) -> bool:
-    """Whether ``torch.library.custom_op`` has made it: its body is Python that is not run here."""
+    """Whether ``torch.library.custom_op`` has made it (``own_operators``)."""
     return func.namespace not in _TORCHS and func._schema.name in OPDEFS  # noqa: SLF001
 
 
-def tell(say: Callable[[str], object] | None, own: Iterable[str]) -> None:
-    """Of such operators, what they are taken for."""
-    if say is not None and (names := ", ".join(own)):
-        say(
-            f"{names}: taken for what is read and written, products inside take no time "
-            "(torch.library.custom_op); call torch's own operators to have them priced"
-        )
+def multiplies(part: Part) -> bool:
+    """Whether it is a product, taken apart or not."""
+    name = operators.aten_name(part.func)
+    return operators.is_product(name) or name in _TAKEN_APART
 
 
 def _composite_key(func: OpOverload) -> Any:
@@ -87,7 +87,7 @@ def _launches(part: Part) -> bool:
     return not operators.launches_nothing(part.func, operators.aten_name(part.func))
 
 
-class _Heard(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Heard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Operators that a composite calls, and those that they are made of."""
 
     def __init__(self) -> None:

@@ -266,6 +266,7 @@ class _Writer:
             indexed_backward=sum(c.indexed_backward for c in calls) / batch,
             moved_fixed_backward=sum(c.fixed_backward for c in calls),
             gemm=None if gemm is None else replace(gemm, rows=gemm.rows / batch),
+            narrow=head.narrow,
             exact=head.exact and self.compute != torch.float32,
             conv=head.conv,
             batch_norm=None if head.compiled else head.batch_norm,

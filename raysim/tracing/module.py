@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_map_only
 
 from raysim.errors import Problem, ScenarioError
 from raysim.models.table import Model
-from raysim.tracing import composite
+from raysim.tracing import own_operators
 from raysim.tracing.attention import HALF
 from raysim.tracing.autocast import Casts
 from raysim.tracing.copies import UNCOPIED, copy_of
@@ -163,7 +163,7 @@ def _heard(
     if ran in HALF and compute == torch.float32 and autocast is None:
         return ran
     listener.hold(script.held() if script else ())
-    composite.tell(say, listener.own_operators)
+    own_operators.tell(say, listener.own_operators)
     if any(c.compiled for v in walk.visits for c in v.calls):
         with _saying(say):
             _compile(module, given, loss, listener, dtype, autocast, outputs)

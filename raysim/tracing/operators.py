@@ -32,7 +32,7 @@ IsBatch = Callable[[torch.Tensor], bool]
 
 _GROUPED = "_grouped_mm"
 """Rows of several matrices one after the other, each against one of its own (experts)."""
-_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", _GROUPED})
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", _GROUPED})
 _CONVOLUTIONS = frozenset({"convolution", "_convolution"})
 _NORMS = ("layer_norm", "batch_norm", "group_norm", "rms_norm")
 _EMBEDDINGS = frozenset({"embedding", "_embedding_bag"})
@@ -137,6 +137,7 @@ class Call:
     """Rows of the whole batch."""
     exact: bool = False
     """Of fp32 tensors."""
+    narrow: bool = False  # of fp8 ones
     conv: Convolution | None = None
     batch_norm: BatchNorm | None = None
     layer_norm: LayerNorm | None = None

@@ -24,7 +24,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from raysim.tracing import attention, composite, operators, peers
+from raysim.tracing import attention, composite, operators, own_operators, peers
 from raysim.tracing.indexing import SCATTERS
 from raysim.tracing.lifetimes import Ends
 from raysim.tracing.operators import Call, Kept, tensors
@@ -217,8 +217,6 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         name = operators.aten_name(func)
         free = operators.launches_nothing(func, name)
-        if composite.is_own(func):
-            self.own_operators[func._schema.name] = None  # noqa: SLF001
         given = list(tensors((args, kwargs)))
         for t in given:
             parameter = self._parameters.get(self.key(t))
@@ -254,8 +252,12 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
             call.gemm = operators.product_shape(
                 name, args, out, batch=self.batch, counts=self.grows
             )
-            if operators.is_product(name):
+            if composite.is_own(func):
+                made = own_operators.hear(call, func, args, kwargs, self.grows, self.own_operators)
+                self.product_flops[made] += call.flops
+            elif operators.is_product(name):
                 call.exact = given[0].dtype == torch.float32
+                call.narrow = given[0].itemsize == 1
                 self.product_flops[given[0].dtype] += call.flops
             call.conv = operators.convolution(name, args)
             call.batch_norm = operators.batch_norm(name, args)
@@ -383,11 +385,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 call.there.append(self._waiting.there(()))
         call.layer_norm = operators.layer_norm(name, args) or call.layer_norm
         call.kernels_backward += operators.kernels(name, args, out)
-        if call.gemm is not None and operators.is_product(name):
-            call.moved_backward += call.moved  # the same three matrices, in another order
-            weights = {*call.weight_shapes, *(shape[::-1] for shape in call.weight_shapes)}
-            found = [t for t in tensors(out) if tuple(t.shape) not in weights]
-            call.products_backward.append(bool(found))
+        if own_operators.hear_backward(call, func, args, kwargs, out):
             return
         if call.conv is not None and name == "convolution_backward":
             made = [t is not None for t in out]
