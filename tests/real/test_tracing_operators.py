@@ -33,7 +33,7 @@ def called(run: Callable[[Any], Any], name: str) -> list[str]:
 
 def heard(run: Callable[[Any], Any]) -> list[str]:
     """The same by the trace, on tensors of shapes only."""
-    said = composite._Heard()  # what it hears is what is tested
+    said = composite.Heard()  # what it hears is what is tested
     with said:
         run(torch.randn(ROWS, WIDTH, device="meta"))
     return ["aten::" + p.func.name().split("::")[1].split(".")[0] for p in said.parts]
