@@ -41,7 +41,8 @@ _REDUCED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 _nn: Any = differentiable
 """Whose functions warn that they are no longer torch's choice."""
-_FUTURE = SimpleNamespace(wait=list, done=lambda: True, value=list)
+_FUTURE: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+_FUTURE.set_result([])
 _DONE = SimpleNamespace(
     wait=lambda *_: True, is_completed=lambda: True, get_future=lambda: _FUTURE
 )  # fmt: skip
@@ -177,6 +178,10 @@ def _all_reduce(
     return tensor.nbytes
 
 
+def _all_reduce_coalesced(steps: Steps, tensors: list[torch.Tensor], *args: Any) -> float:
+    return sum(_all_reduce(steps, t, *args) for t in tensors)
+
+
 def _reduce(steps: Steps, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> float:
     """On GPUs few know values: they stay."""
     _meeting(steps, group=_group_of(args, kwargs))
@@ -310,7 +315,9 @@ def _one(worker: Any, rank: int | None, place: int | None, group: Any) -> int:
 
 
 _COLLECTIVES: dict[str, tuple[Operation, Callable[..., float]]] = {
-    "all_reduce": ("all_reduce", _all_reduce), "broadcast": ("broadcast", _broadcast),
+    "all_reduce": ("all_reduce", _all_reduce),
+    "all_reduce_coalesced": ("all_reduce", _all_reduce_coalesced),
+    "broadcast": ("broadcast", _broadcast),
     "reduce": ("reduce", _reduce), "gather": ("all_gather", _of_one),
     "scatter": ("broadcast", _of_one), "all_gather": ("all_gather", _all_gather),
     "all_gather_into_tensor": ("all_gather", _all_gather_into),

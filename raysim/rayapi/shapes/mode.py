@@ -438,7 +438,7 @@ class ShapesMode(TorchFunctionMode):
         return known is None or bool(known.all())
 
     def _moved(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``to``, ``type_as``, ``cuda``, ``cpu``: a GPU's tensors are shapes, as copies of them."""
+        """``to``, ``type_as``, ``cuda``, ``cpu``: a GPU's tensors are shapes."""
         tensor: torch.Tensor = args[0]
         if func is _T.cpu:
             return self._on_host(tensor)
@@ -448,9 +448,9 @@ class ShapesMode(TorchFunctionMode):
         like = next((a for a in said if isinstance(a, torch.Tensor)), None)
         if like is not None:
             said = ["cpu" if devices.is_placed_on_cpu(like) else like.device, like.dtype]
-        dtype = next((a for a in said if isinstance(a, torch.dtype)), None)
-        if dtype is not None and dtype != tensor.dtype:
-            tensor = self._noted(_T.to, [tensor, dtype], {})
+        for dtype in {a for a in said if isinstance(a, torch.dtype)} - {tensor.dtype}:
+            before, tensor = tensor, self._noted(_T.to, [tensor, dtype], {})
+            follow(_T.to, [before, dtype], {}, tensor, in_place=False)
         form = kwargs.get("memory_format", torch.preserve_format)
         places = [a for a in said if devices.is_device(a)]
         if any(map(on_gpu, places)):
