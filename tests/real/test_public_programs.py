@@ -36,13 +36,17 @@ def test_flash_attention_is_given_no_mask() -> None:
         ).cuda()
         given: list[Any] = []
         model.model.layers[0].self_attn.register_forward_pre_hook(
-            lambda _m, _a, kwargs: given.append(kwargs["attention_mask"].ndim), with_kwargs=True
+            lambda _m, _a, kwargs: given.append(kwargs["attention_mask"]), with_kwargs=True
         )
-        ids = torch.zeros(1, 8, dtype=torch.long, device="cuda")
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
-        return model.config._attn_implementation, given
+        for ids in (torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 9, dtype=torch.long)):
+            mask = torch.ones_like(ids)
+            mask[:, 8:] = 0
+            there = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+            model(**{name: t.cuda() for name, t in there.items()}).loss.backward()
+        return model.config._attn_implementation, [getattr(m, "ndim", m) for m in given]
 
-    assert fit_value(loop, workers=1) == ("flash_attention_2", [2])  # padding alone
+    # Of ones alone transformers makes none, else it is that of padding alone.
+    assert fit_value(loop, workers=1) == ("flash_attention_2", [None, 2])
 
 
 def test_transformers_4_s_ways_with_devices_and_masks() -> None:

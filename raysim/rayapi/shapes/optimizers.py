@@ -210,9 +210,11 @@ def _temporaries(optimizer: Any) -> int | None:
 def kind_of(optimizer: Any) -> str | None:
     """The name of a known optimizer that this is, or is taken for; None: the script's own."""
     name = _named(optimizer)
-    name = _LIKE.get(name, name)
     package = type(optimizer).__module__.partition(".")[0]
-    return name if is_known(name) and package in _PACKAGES else None
+    if name == type(optimizer).__name__ and package not in _PACKAGES:
+        return None
+    name = _LIKE.get(name, name)
+    return name if is_known(name) else None
 
 
 def _named(optimizer: Any) -> str:
