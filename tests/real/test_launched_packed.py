@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn.attention.flex_attention import and_masks, create_block_mask  # noqa: E402
 
-from raysim.rayapi.shapes.block_masks import _asked  # noqa: E402
+from raysim.rayapi.shapes.block_masks import _asked, _kind  # noqa: E402
 from raysim.rayapi.standins import nvidia_smi  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
 
@@ -45,6 +45,15 @@ def _same(b: Any, h: Any, q: Any, kv: Any) -> Any:
 def test_the_share_of_blocks_is_that_of_a_real_block_mask(mask: Any) -> None:
     real = create_block_mask(mask, 1, 1, LENGTH, LENGTH, device="cpu")
     assert _asked(mask, 1, (LENGTH, LENGTH), (128, 128)) == pytest.approx(1 - real.sparsity() / 100)
+
+
+def _window(width: int) -> Any:
+    return lambda b, h, q, kv: (q - kv).abs() < width
+
+
+def test_masks_of_one_code_are_told_apart_by_what_they_hold() -> None:
+    kinds = [_kind(and_masks(_causal, _window(width))) for width in (128, 128, 256)]
+    assert kinds[0] == kinds[1] != kinds[2]
 
 
 GPU = {"name": "H100-SXM-80GB", "mib": 81559, "watts": 700.0, "capability": "9.0", "count": 2}

@@ -114,13 +114,14 @@ def _asked(
     return None
 
 
-def _kind(function: Any) -> Any:
-    """What tells a mask from others: its code, and that of functions in its closure."""
-    if not isinstance(function, FunctionType):
-        return function if callable(function) else None
-    held = (c.cell_contents for c in function.__closure__ or ())
-    parts = (p for h in held for p in (h if isinstance(h, tuple | list) else [h]))
-    return function.__code__, *(_kind(p) for p in parts if isinstance(p, FunctionType))
+def _kind(held: Any) -> Any:
+    """What tells a mask from others: its code, and what it holds but for values of tensors."""
+    if isinstance(held, FunctionType):
+        cells = (c.cell_contents for c in held.__closure__ or ())
+        return held.__code__, *map(_kind, cells), *map(_kind, held.__defaults__ or ())
+    if isinstance(held, tuple | list):
+        return tuple(map(_kind, held))
+    return held if isinstance(held, int | float | str) else type(held)
 
 
 def _of_known(function: Any) -> Any:
