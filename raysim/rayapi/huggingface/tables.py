@@ -34,6 +34,8 @@ def table_of(module: Any, example: Any) -> Model | None:
     given = {name: value for name, value in example.items() if getattr(value, "ndim", 0)}
     if "labels" not in given or not (given.keys() <= _INPUTS or given.keys() <= _IMAGES):
         return None
+    if attention_of(module) == "flex_attention":  # which takes what its block mask leaves
+        return None
     values = module.config.to_dict()
     if not huggingface.reads(values.get("model_type")):
         return None

@@ -37,10 +37,22 @@ UNKNOWN = (
 )
 
 
-def install(r: Replaced, flex: Any) -> None:
-    """Attention and the mask; once the module is there."""
-    r.around(flex, "flex_attention", _flex_attention)
-    r.around(flex, "create_block_mask", _create_block_mask)
+MODULES = (
+    "torch.nn.attention.flex_attention", "transformers.integrations.flex_attention",
+    "transformers.masking_utils",
+)  # fmt: skip
+"""That have the functions by their names, once they are there."""
+
+
+def install(r: Replaced, module: Any) -> None:
+    """Attention and the mask, in one of them."""
+    for name, ours in (
+        ("flex_attention", _flex_attention), ("create_block_mask", _create_block_mask),
+    ):  # fmt: skip
+        if hasattr(module, name):
+            r.around(module, name, ours)
+    if hasattr(module, "WrappedFlexAttention"):  # which keeps what it has compiled
+        r.set(module.WrappedFlexAttention, "_instance", lambda _: None)
 
 
 def _flex_attention(
@@ -70,12 +82,12 @@ def _flex_attention(
 
 def _create_block_mask(
     real: Any, steps: Steps, mask_mod: Any, B: int | None, H: int | None, Q_LEN: int,  # noqa: N803
-    KV_LEN: int, device: Any = "cuda", BLOCK_SIZE: Any = 128, _compile: bool = False,  # noqa: N803
-    **options: Any,
+    KV_LEN: int, device: Any = "cuda", BLOCK_SIZE: Any = 128, *more: Any, **options: Any,  # noqa: N803
 ) -> Any:  # fmt: skip
     """One whose blocks are all kept, and which knows the share of those that are."""
-    if device is not None and torch.device(device).type == "cpu":
-        return real(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, _compile, **options)
+    on_cpu = device is not None and torch.device(device).type == "cpu"
+    if on_cpu and not steps.mode.tracing:  # whose compiler's tensors say that they are there
+        return real(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, *more, **options)
     sides = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else tuple(BLOCK_SIZE)
     rows, columns = -(-Q_LEN // sides[0]), -(-KV_LEN // sides[1])
     key = _kind(mask_mod), B, H, Q_LEN, KV_LEN, sides

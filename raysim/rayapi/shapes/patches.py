@@ -158,7 +158,7 @@ def torch_of_workers() -> Iterator[Replaced]:
         links.install(_INSTALLED)
         numbers.install(_INSTALLED)
         later = {
-            "torch.nn.attention.flex_attention": partial(block_masks.install, _INSTALLED),
+            **dict.fromkeys(block_masks.MODULES, partial(block_masks.install, _INSTALLED)),
             "torch.distributed.pipelining": partial(pipelining.install, _INSTALLED),
             "torch.distributed.pipelining._IR": partial(split_models.install, _INSTALLED),
         }
