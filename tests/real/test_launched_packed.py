@@ -9,12 +9,15 @@ import pytest
 
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 
 from torch.nn.attention.flex_attention import and_masks, create_block_mask  # noqa: E402
 
 from raysim.rayapi.shapes.block_masks import _asked, _kind  # noqa: E402
+from raysim.rayapi.shapes.here import steps_here  # noqa: E402
 from raysim.rayapi.standins import nvidia_smi  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
+from tests.real.training_script_parts import fit_value  # noqa: E402
 
 LENGTH = 1024
 DOCUMENTS = (torch.arange(LENGTH) % 300 == 0).cumsum(0)
@@ -45,6 +48,30 @@ def _same(b: Any, h: Any, q: Any, kv: Any) -> Any:
 def test_the_share_of_blocks_is_that_of_a_real_block_mask(mask: Any) -> None:
     real = create_block_mask(mask, 1, 1, LENGTH, LENGTH, device="cpu")
     assert _asked(mask, 1, (LENGTH, LENGTH), (128, 128)) == pytest.approx(1 - real.sparsity() / 100)
+
+
+def test_flex_attention_of_transformers_takes_what_its_mask_leaves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def loop(_: Any) -> Any:
+        config = transformers.LlamaConfig(
+            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=2, vocab_size=64,
+        )  # fmt: skip
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation="flex_attention"
+        ).cuda()
+        ids = torch.zeros(2, 256, dtype=torch.long, device="cuda")
+        model(input_ids=ids, labels=ids).loss.backward()
+        here = steps_here()
+        assert here is not None
+        (role,) = here.shared.roles.values()
+        assert role.model is not None
+        return [o.attention for layer in role.model.layers for o in layer.body.operators]
+
+    (found,) = filter(None, fit_value(loop, workers=1))
+    assert (found.implementation, found.visited) == ("flex_attention", 0.75)  # 3 of 4 blocks
+    assert "cannot be followed" not in capsys.readouterr().err
 
 
 def _window(width: int) -> Any:

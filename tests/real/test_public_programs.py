@@ -49,30 +49,6 @@ def test_flash_attention_is_given_no_mask() -> None:
     assert fit_value(loop, workers=1) == ("flash_attention_2", [None, 2])
 
 
-def test_flex_attention_of_transformers_takes_what_its_mask_leaves(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def loop(_: Any) -> Any:
-        config = transformers.LlamaConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, vocab_size=64,
-        )  # fmt: skip
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="flex_attention"
-        ).cuda()
-        ids = torch.zeros(2, 256, dtype=torch.long, device="cuda")
-        model(input_ids=ids, labels=ids).loss.backward()
-        here = steps_here()
-        assert here is not None
-        (role,) = here.shared.roles.values()
-        assert role.model is not None
-        return [o.attention for layer in role.model.layers for o in layer.body.operators]
-
-    (found,) = filter(None, fit_value(loop, workers=1))
-    assert (found.implementation, found.visited) == ("flex_attention", 0.75)  # 3 of 4 blocks
-    assert "cannot be followed" not in capsys.readouterr().err
-
-
 def test_transformers_4_s_ways_with_devices_and_masks() -> None:
     """Autocast of a tensor's device, in rotary embeddings; masks by ``vmap``, in every model."""
 
