@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.real
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 from torch.nn.attention.flex_attention import and_masks, create_block_mask  # noqa: E402
 
@@ -17,7 +17,7 @@ from raysim.rayapi.shapes.block_masks import _asked, _kind  # noqa: E402
 from raysim.rayapi.shapes.here import steps_here  # noqa: E402
 from raysim.rayapi.standins import nvidia_smi  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
-from tests.real.training_script_parts import fit_value  # noqa: E402
+from tests.real.training_script_parts import fit_value, one_layer_llama  # noqa: E402
 
 LENGTH = 1024
 DOCUMENTS = (torch.arange(LENGTH) % 300 == 0).cumsum(0)
@@ -54,13 +54,7 @@ def test_flex_attention_of_transformers_takes_what_its_mask_leaves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def loop(_: Any) -> Any:
-        config = transformers.LlamaConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, vocab_size=64,
-        )  # fmt: skip
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="flex_attention"
-        ).cuda()
+        model = one_layer_llama("flex_attention")
         ids = torch.zeros(2, 256, dtype=torch.long, device="cuda")
         model(input_ids=ids, labels=ids).loss.backward()
         here = steps_here()

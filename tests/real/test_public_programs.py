@@ -20,20 +20,14 @@ from raysim.rayapi.shapes import steps  # noqa: E402
 from raysim.rayapi.shapes.here import steps_here  # noqa: E402
 from raysim.tracing.module import trace  # noqa: E402
 from tests.real.test_launched_scripts import launched  # noqa: E402
-from tests.real.training_script_parts import fit_value  # noqa: E402
+from tests.real.training_script_parts import fit_value, one_layer_llama  # noqa: E402
 
 
 def test_flash_attention_is_given_no_mask() -> None:
     """Of tensor-parallel ranks whose embeddings are parts, a mask would have the parts' length."""
 
     def loop(_: Any) -> Any:
-        config = transformers.LlamaConfig(
-            hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=2, vocab_size=64,
-        )  # fmt: skip
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="flash_attention_2"
-        ).cuda()
+        model = one_layer_llama("flash_attention_2")
         given: list[Any] = []
         model.model.layers[0].self_attn.register_forward_pre_hook(
             lambda _m, _a, kwargs: given.append(kwargs["attention_mask"]), with_kwargs=True

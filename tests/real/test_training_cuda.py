@@ -146,13 +146,18 @@ except TypeError:
 """
 
 
+def last_line(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a script prints last, whose files are in that folder."""
+    monkeypatch.chdir(folder)
+    (folder / "script.py").write_text(text)
+    printed, _ = launched("python", str(folder / "script.py"))
+    return printed[-1]
+
+
 def test_torchtunes_recipes_ask_for_meta_tensors_and_write_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "made.py").write_text(MADE_LATER)
-    printed, _ = launched("python", str(tmp_path / "made.py"))
-    assert printed[-1] == "made"
+    assert last_line(MADE_LATER, tmp_path, monkeypatch) == "made"
 
 
 READS = """
@@ -177,10 +182,7 @@ print(*found["w"].clone().t().contiguous().shape)
 def test_of_a_file_of_weights_only_the_head_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "reads.py").write_text(READS)
-    printed, _ = launched("python", str(tmp_path / "reads.py"))
-    assert printed[-1] == "32768 32768"
+    assert last_line(READS, tmp_path, monkeypatch) == "32768 32768"
 
 
 HEADED = """

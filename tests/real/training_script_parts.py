@@ -92,6 +92,18 @@ class Net(nn.Module):
         return x
 
 
+def one_layer_llama(attention: str) -> Any:
+    """Of transformers, on the GPU."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, vocab_size=64,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    return model.cuda()
+
+
 def train(config: dict[str, Any], *, prepare: bool = True) -> float:
     """A plain loop; what passes in its steps but the first."""
     import time

@@ -16,7 +16,7 @@ import torch
 
 from raysim.models.eight_bit import in_eight_bits
 from raysim.models.table import Model
-from raysim.rayapi.shapes.plans import INSIDE
+from raysim.rayapi.shapes.plans import own_name
 from raysim.rayapi.unsupported import NotEmulatedError
 
 THRESHOLD = "raysim_int8_threshold"
@@ -92,6 +92,6 @@ def stored_so(table: Model, module: Any) -> Model:
 def marked(module: Any, mark: str) -> dict[str, Any]:
     """What converted modules say by an attribute, by the name of their weight."""
     return {
-        f"{name}.weight".replace(f"{INSIDE}.", ""): getattr(m, mark)
+        own_name(f"{name}.weight"): getattr(m, mark)
         for name, m in module.named_modules() if hasattr(m, mark)
     }  # fmt: skip

@@ -20,7 +20,7 @@ from raysim.models import huggingface
 from raysim.models.frozen import only_trained
 from raysim.models.table import Model
 from raysim.rayapi.huggingface.flash import attention_of
-from raysim.rayapi.shapes.plans import INSIDE, class_of
+from raysim.rayapi.shapes.plans import class_of, own_name
 
 _INPUTS = {"input_ids", "labels", "attention_mask", "token_type_ids", "position_ids"}
 _IMAGES = {"pixel_values", "labels"}
@@ -50,13 +50,8 @@ def table_of(module: Any, example: Any) -> Model | None:
         return None
     if not _same_parameters(module, table) or _loops(module, table):
         return None
-    frozen = {_own(name) for name, p in module.named_parameters() if not p.requires_grad}
+    frozen = {own_name(name) for name, p in module.named_parameters() if not p.requires_grad}
     return only_trained(table, lambda name: name not in frozen) if frozen else table
-
-
-def _own(name: str) -> str:
-    """A parameter's name without what checkpoints put around its block."""
-    return name.replace(f"{INSIDE}.", "")
 
 
 def _loops(module: Any, table: Model) -> bool:
@@ -68,7 +63,7 @@ def _loops(module: Any, table: Model) -> bool:
 
 
 def _same_parameters(module: Any, table: Model) -> bool:
-    own = {_own(name): p for name, p in module.named_parameters()}
+    own = {own_name(name): p for name, p in module.named_parameters()}
     known = {name: p for name, p in table.parameters() if p.tied_to is None}
     return own.keys() == known.keys() and all(
         tuple(p.shape) == tuple(known[name].shape) for name, p in own.items()

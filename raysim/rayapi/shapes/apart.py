@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from raysim.models.table import Layer, Model
 from raysim.rayapi.shapes import devices, fetched
-from raysim.rayapi.shapes.plans import INSIDE, Wrapping
+from raysim.rayapi.shapes.plans import Wrapping, own_name
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.training.settings.deepspeed import PipelineSettings
 from raysim.training.settings.parallel import Mesh
@@ -61,10 +61,7 @@ def apart(steps: Steps, wrapping: Wrapping, model: Model, *, trains: bool = True
 
 
 def _placed(wrapping: Wrapping, model: Model, ranks: int) -> Wrapping:
-    on = {
-        name.replace(f"{INSIDE}.", ""): devices.gpu_of(p)
-        for name, p in wrapping.module.named_parameters()
-    }
+    on = {own_name(name): devices.gpu_of(p) for name, p in wrapping.module.named_parameters()}
     where = _gpus(model.layers, on)
     gpus = sorted({*where})
     if len(gpus) < 2:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raysim.rayapi.shapes.plans import INSIDE, Wrapping
+from raysim.rayapi.shapes.plans import Wrapping, own_name
 from raysim.rayapi.unsupported import NotEmulatedError
 from raysim.tracing.storages import key_of
 
@@ -80,7 +80,7 @@ def _cut(phase: Any, parts: Sequence[Wrapping]) -> Iterator[tuple[str, int]]:
 
 
 def _named(module: Any) -> Iterator[tuple[str, Any]]:
-    return ((name.replace(f"{INSIDE}.", ""), p) for name, p in module.named_parameters())
+    return ((own_name(name), p) for name, p in module.named_parameters())
 
 
 def put_part(phase: Any, name: str, module: Any) -> None:

@@ -170,6 +170,11 @@ def _of_sparse(wrapping: Wrapping, model: Model, own: Optimizer, meet: int) -> O
     return own if own.sparse else replace(own, foreach=False)
 
 
+def own_name(name: str) -> str:
+    """A parameter's name without what checkpoints put around its block."""
+    return name.replace(f"{INSIDE}.", "")
+
+
 def deepspeed_plan(
     wrapping: Wrapping, model: Model, mesh: Mesh, micro_batch: int, accumulation: int,
     optimizer: Optimizer,
